@@ -1,0 +1,3 @@
+//! Sekisho, the checkpoint of a web backend.
+
+pub mod store;

@@ -1,0 +1,1 @@
+//! The Redis connection: deadlines, slots, scripts, coalescing.
