@@ -1,0 +1,173 @@
+//! Time, passed in. Every decision is a function of a [`Timestamp`]; nothing below this file reads a clock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Microseconds since the Unix epoch.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis.saturating_mul(1_000))
+    }
+
+    pub const fn from_secs(secs: u64) -> Self {
+        Self(secs.saturating_mul(1_000_000))
+    }
+
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// Rounded up, so that whoever waits until then does not come too early.
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+
+    /// Rounded up, so that whoever waits until then does not come too early.
+    pub const fn as_secs_ceil(self) -> u64 {
+        self.0.div_ceil(1_000_000)
+    }
+
+    /// How long from `earlier` until `self`; zero if it is not later.
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, later: Duration) -> Self {
+        Self(self.0.saturating_add(micros(later)))
+    }
+}
+
+impl fmt::Debug for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}", self.0 / 1_000_000, self.0 % 1_000_000)
+    }
+}
+
+/// A duration in the engine's unit. More than half a million years saturate.
+pub(crate) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Where the time of a decision comes from.
+pub trait Clock: fmt::Debug + Send + Sync {
+    fn now(&self) -> Timestamp;
+
+    /// True for a clock that tests set by hand: stores with a clock of their own (Redis) then take this one instead.
+    fn is_virtual(&self) -> bool {
+        false
+    }
+}
+
+/// The wall clock at millisecond steps, never going back.
+///
+/// A thread stores the time once a millisecond and readers load one atomic, because reading the system clock costs more
+/// than a whole decision. When the wall clock is set back, this one goes on at its own pace until the wall has caught
+/// up, so that no window opens twice.
+#[derive(Debug, Clone)]
+pub struct SystemClock {
+    now: Arc<AtomicU64>,
+}
+
+impl SystemClock {
+    const STEP: Duration = Duration::from_millis(1);
+
+    /// Starts the ticker; it ends when the last clone is dropped.
+    #[allow(clippy::disallowed_methods, reason = "this is the one door to the system's clocks")]
+    pub fn start() -> Self {
+        let wall = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
+        let now = Arc::new(AtomicU64::new(wall()));
+        let ticking = Arc::downgrade(&now);
+        let tick = move || {
+            let mut last = Instant::now();
+            while let Some(now) = ticking.upgrade() {
+                let instant = Instant::now();
+                let passed = micros(instant - last);
+                last = instant;
+                now.store(advance(now.load(Ordering::Relaxed), passed, wall()), Ordering::Relaxed);
+                drop(now);
+                std::thread::sleep(Self::STEP);
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("sekisho-clock".into()).spawn(tick) {
+            // Without a ticker time would stand still and nothing would ever refill: better to stop at the start.
+            panic!("the clock thread could not be started: {error}");
+        }
+        Self { now }
+    }
+}
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.now.load(Ordering::Relaxed))
+    }
+}
+
+/// Follows the wall forwards; when the wall went back, keeps the pace of the monotonic clock instead.
+const fn advance(current: u64, passed: u64, wall: u64) -> u64 {
+    let paced = current.saturating_add(passed);
+    if wall > paced { wall } else { paced }
+}
+
+/// A clock that moves only when told to.
+#[derive(Debug, Clone, Default)]
+pub struct ManualClock {
+    now: Arc<AtomicU64>,
+}
+
+impl ManualClock {
+    pub fn at(start: Timestamp) -> Self {
+        Self { now: Arc::new(AtomicU64::new(start.0)) }
+    }
+
+    pub fn set(&self, now: Timestamp) {
+        self.now.store(now.0, Ordering::Relaxed);
+    }
+
+    pub fn advance(&self, by: Duration) {
+        self.now.fetch_add(micros(by), Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp(self.now.load(Ordering::Relaxed))
+    }
+
+    fn is_virtual(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wall_clock_set_back_does_not_take_time_back() {
+        assert_eq!(advance(1_000, 5, 400), 1_005);
+        assert_eq!(advance(1_000, 5, 2_000), 2_000);
+    }
+
+    #[test]
+    fn the_system_clock_moves() {
+        let clock = SystemClock::start();
+        let first = clock.now();
+        while clock.now() == first {
+            std::thread::yield_now();
+        }
+        assert!(clock.now() > first);
+    }
+}

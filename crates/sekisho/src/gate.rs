@@ -1,0 +1,100 @@
+//! The request's way: identify → admit → (reuse → go out) → settle.
+//!
+//! A door translates its protocol into an [`Ask`], and the answer back; every decision is made here and below.
+
+use std::collections::HashMap;
+
+use crate::error::{Error, Invalid};
+use crate::identity::{Facts, SubjectSpec};
+use crate::key::{Endpoint, Subject};
+use crate::limits::{Charge, Cost, Decision, Ended, Limits, ReservationId, ReserveOptions, Reserved};
+
+/// One thing a request asks for.
+#[derive(Debug, Clone)]
+pub struct Ask {
+    pub policy: String,
+    pub who: Who,
+    pub cost: Cost,
+}
+
+#[derive(Debug, Clone)]
+pub enum Who {
+    /// The caller has built the subject itself.
+    Subject { subject: String, endpoint: Option<String> },
+    /// The policy says how to build it.
+    Facts(Facts),
+}
+
+#[derive(Debug)]
+pub struct Gate {
+    limits: Limits,
+    /// How each policy builds its subject; a policy without an entry takes only ready ones.
+    subjects: HashMap<String, SubjectSpec>,
+}
+
+impl Gate {
+    pub fn new(limits: Limits, subjects: HashMap<String, SubjectSpec>) -> Self {
+        Self { limits, subjects }
+    }
+
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub fn subject_spec(&self, policy: &str) -> Option<&SubjectSpec> {
+        self.subjects.get(policy)
+    }
+
+    /// Identify: who is it, by the policy's own rule.
+    pub fn identify(&self, ask: &Ask) -> Result<Charge, Error> {
+        self.limits.policy(&ask.policy)?;
+        let (subject, endpoint) = match &ask.who {
+            Who::Subject { subject, endpoint } => {
+                (Subject::new(subject)?, endpoint.as_deref().map(Endpoint::new).transpose()?)
+            }
+            Who::Facts(facts) => {
+                let spec = self.subjects.get(&ask.policy).ok_or_else(|| {
+                    Invalid::new(
+                        "facts",
+                        format!("cannot be used: the policy `{}` names no `subject` to build", ask.policy),
+                    )
+                })?;
+                spec.build(facts)?
+            }
+        };
+        Ok(Charge { policy: ask.policy.clone(), subject, endpoint, cost: ask.cost.clone() })
+    }
+
+    /// Admit and settle at once.
+    pub async fn check(&self, asks: &[Ask]) -> Result<Decision, Error> {
+        self.limits.check(&self.identify_all(asks)?).await
+    }
+
+    /// What `check` would answer.
+    pub async fn peek(&self, asks: &[Ask]) -> Result<Decision, Error> {
+        self.limits.peek(&self.identify_all(asks)?).await
+    }
+
+    /// Admit, to be settled when the cost is known.
+    pub async fn reserve(&self, asks: &[Ask], options: &ReserveOptions) -> Result<Reserved, Error> {
+        self.limits.reserve(&self.identify_all(asks)?, options).await
+    }
+
+    /// Settle with what it really cost.
+    pub async fn settle(&self, id: &ReservationId, actual: &Cost) -> Result<Ended, Error> {
+        self.limits.settle(id, actual).await
+    }
+
+    /// Give back: the call was not made, or failed.
+    pub async fn release(&self, id: &ReservationId) -> Result<Ended, Error> {
+        self.limits.release(id).await
+    }
+
+    fn identify_all(&self, asks: &[Ask]) -> Result<Vec<Charge>, Error> {
+        let place = |i: usize, error: Error| match error {
+            Error::Invalid(invalid) if asks.len() > 1 => invalid.within(format_args!("charges[{i}]")).into(),
+            error => error,
+        };
+        asks.iter().enumerate().map(|(i, ask)| self.identify(ask).map_err(|error| place(i, error))).collect()
+    }
+}

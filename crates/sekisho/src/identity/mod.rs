@@ -1,0 +1,168 @@
+//! Who is asking: facts about a request become the subject that a policy counts.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use sha2::{Digest as _, Sha256};
+
+use crate::error::Invalid;
+use crate::key::{Endpoint, Subject};
+
+/// What a door knows about a request.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    pub ip: Option<IpAddr>,
+    pub user_agent: Option<String>,
+    pub user: Option<String>,
+    pub method: Option<String>,
+    pub path: Option<String>,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+}
+
+/// How a policy builds its subject: one part, or several joined by `:`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SubjectSpec {
+    parts: Vec<SubjectPart>,
+    /// How many leading bits of an IPv6 address count as one client.
+    ipv6_prefix: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SubjectPart {
+    Ip,
+    /// Seed 000's: the address and the first 8 hex digits of SHA-256 over the first 64 characters of the User-Agent.
+    IpUa,
+    User,
+    Header(String),
+    Endpoint,
+}
+
+impl SubjectPart {
+    const KNOWN: &str = "ip, ip_ua, user, endpoint, header:<name>";
+
+    pub fn parse(text: &str) -> Result<Self, Invalid> {
+        match text {
+            "ip" => Ok(Self::Ip),
+            "ip_ua" => Ok(Self::IpUa),
+            "user" => Ok(Self::User),
+            "endpoint" => Ok(Self::Endpoint),
+            _ => match text.strip_prefix("header:").filter(|name| !name.is_empty()) {
+                Some(name) => Ok(Self::Header(name.to_ascii_lowercase())),
+                None => Err(Invalid::new("subject", format!("{text:?} is not one of {}", Self::KNOWN))),
+            },
+        }
+    }
+
+    fn of(&self, facts: &Facts, ipv6_prefix: u8) -> Result<String, Invalid> {
+        let needed = |fact: &str| Invalid::new(format!("facts.{fact}"), "is needed to build this policy's subject");
+        let ip = || facts.ip.map(|ip| group(ip, ipv6_prefix)).ok_or_else(|| needed("ip"));
+        match self {
+            Self::Ip => ip(),
+            Self::IpUa => Ok(format!("{}:{}", ip()?, user_agent_hash(facts.user_agent.as_deref().unwrap_or("")))),
+            Self::User => facts.user.clone().ok_or_else(|| needed("user")),
+            Self::Endpoint => facts.path.clone().ok_or_else(|| needed("path")),
+            Self::Header(name) => {
+                let header = facts.headers.iter().find(|(known, _)| known == name);
+                header.map(|(_, value)| value.clone()).ok_or_else(|| needed(&format!("headers.{name}")))
+            }
+        }
+    }
+}
+
+impl SubjectSpec {
+    pub fn new(parts: Vec<SubjectPart>) -> Result<Self, Invalid> {
+        if parts.is_empty() {
+            return Err(Invalid::new("subject", "names no part"));
+        }
+        Ok(Self { parts, ipv6_prefix: 64 })
+    }
+
+    /// 128 counts every IPv6 address for itself, as the seeds do.
+    pub fn with_ipv6_prefix(mut self, bits: u8) -> Result<Self, Invalid> {
+        if !(1..=128).contains(&bits) {
+            return Err(Invalid::new("ipv6_prefix", format!("must be 1 to 128; it is {bits}")));
+        }
+        self.ipv6_prefix = bits;
+        Ok(self)
+    }
+
+    /// The subject, and the endpoint for keys that name one. Parts of a combination are escaped where they hold the
+    /// separator, so that `a:b` + `c` is not `a` + `b:c`.
+    pub fn build(&self, facts: &Facts) -> Result<(Subject, Option<Endpoint>), Invalid> {
+        let endpoint =
+            facts.path.as_deref().map(Endpoint::new).transpose().map_err(|e| Invalid::new("facts.path", e.reason))?;
+        if let [part] = self.parts.as_slice() {
+            return Ok((Subject::new(part.of(facts, self.ipv6_prefix)?)?, endpoint));
+        }
+        let mut joined = String::new();
+        for part in &self.parts {
+            if !joined.is_empty() {
+                joined.push(':');
+            }
+            joined.push_str(&part.of(facts, self.ipv6_prefix)?.replace('%', "%25").replace(':', "%3A"));
+        }
+        Ok((Subject::new(joined)?, endpoint))
+    }
+}
+
+fn user_agent_hash(user_agent: &str) -> String {
+    let start: String = user_agent.chars().take(64).collect();
+    data_encoding::HEXLOWER.encode(&Sha256::digest(start)[..4])
+}
+
+/// IPv4-mapped addresses are the IPv4 client they stand for; one IPv6 network is one client.
+fn group(ip: IpAddr, ipv6_prefix: u8) -> String {
+    match ip.to_canonical() {
+        IpAddr::V4(v4) => v4.to_string(),
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX << (128 - u32::from(ipv6_prefix));
+            Ipv6Addr::from_bits(v6.to_bits() & mask).to_string()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build(parts: &[&str], facts: &Facts) -> String {
+        let parts = parts.iter().map(|p| SubjectPart::parse(p).unwrap()).collect();
+        SubjectSpec::new(parts).unwrap().build(facts).unwrap().0.to_string()
+    }
+
+    fn facts() -> Facts {
+        Facts {
+            ip: Some("192.168.1.1".parse().unwrap()),
+            user_agent: Some("curl/7.88.1".into()),
+            user: Some("user:1".into()),
+            path: Some("/api/profiles".into()),
+            headers: vec![("x-tenant".into(), "acme".into())],
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn parts_make_the_subjects_of_the_seeds() {
+        assert_eq!(build(&["ip"], &facts()), "192.168.1.1");
+        // printf 'curl/7.88.1' | sha256sum
+        assert_eq!(build(&["ip_ua"], &facts()), "192.168.1.1:4b2c7fc2");
+        // printf '' | sha256sum
+        assert_eq!(build(&["ip_ua"], &Facts { user_agent: None, ..facts() }), "192.168.1.1:e3b0c442");
+        assert_eq!(build(&["user", "header:X-Tenant"], &facts()), "user%3A1:acme");
+        assert_eq!(build(&["user"], &facts()), "user:1");
+    }
+
+    #[test]
+    fn ipv6_counts_by_network_and_mapped_addresses_as_ipv4() {
+        let of = |ip: &str| build(&["ip"], &Facts { ip: Some(ip.parse().unwrap()), ..Default::default() });
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.7"), "192.0.2.7");
+    }
+
+    #[test]
+    fn a_missing_fact_is_named() {
+        let spec = SubjectSpec::new(vec![SubjectPart::parse("header:x-key").unwrap()]).unwrap();
+        assert_eq!(spec.build(&Facts::default()).unwrap_err().field, "facts.headers.x-key");
+    }
+}

@@ -1,0 +1,109 @@
+//! A held reservation as a value with one owner.
+
+use std::sync::Arc;
+
+use super::decision::{Decision, Ended};
+use super::engine::settle_by;
+use super::policy::Cost;
+use super::reservation::ReservationId;
+use super::store::{End, EndHow, LimitStore, Target};
+use crate::clock::Timestamp;
+use crate::error::Error;
+
+/// The answer to a reserve.
+#[derive(Debug)]
+pub enum Reserved {
+    Admitted(Admission),
+    Denied(Decision),
+}
+
+/// A reservation that is held: settle it, release it, or drop it.
+///
+/// Dropped before [`sent`](Self::sent) it releases: the call was never made. Dropped after that it settles at the reserved
+/// amounts: the call may have been made. If the whole process ends instead, the lease in the store does either.
+#[derive(Debug)]
+pub struct Admission {
+    id: ReservationId,
+    targets: Vec<Target>,
+    expires_at: Timestamp,
+    decision: Decision,
+    store: Arc<dyn LimitStore>,
+    on_drop: OnDrop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OnDrop {
+    Release,
+    Settle,
+    Nothing,
+}
+
+impl Admission {
+    pub(super) fn new(
+        id: ReservationId,
+        targets: Vec<Target>,
+        expires_at: Timestamp,
+        decision: Decision,
+        store: Arc<dyn LimitStore>,
+    ) -> Self {
+        Self { id, targets, expires_at, decision, store, on_drop: OnDrop::Release }
+    }
+
+    pub fn id(&self) -> &ReservationId {
+        &self.id
+    }
+
+    pub fn expires_at(&self) -> Timestamp {
+        self.expires_at
+    }
+
+    pub fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// The scarce call is about to be made: from now on a drop must not give anything back.
+    pub fn sent(&mut self) {
+        self.on_drop = OnDrop::Settle;
+    }
+
+    /// Leaves the reservation to whoever settles it by its id: the lease is all that watches over it now.
+    pub fn into_id(mut self) -> ReservationId {
+        self.on_drop = OnDrop::Nothing;
+        self.id.clone()
+    }
+
+    /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
+    pub async fn settle(self, actual: &Cost) -> Result<Ended, Error> {
+        let how = settle_by(&self.targets, actual)?;
+        self.end(how, OnDrop::Settle).await
+    }
+
+    pub async fn release(self) -> Result<Ended, Error> {
+        self.end(EndHow::Release, OnDrop::Release).await
+    }
+
+    /// Until the store has answered, a drop (the caller was cancelled) still does what was asked.
+    async fn end(mut self, how: EndHow, meanwhile: OnDrop) -> Result<Ended, Error> {
+        self.on_drop = meanwhile;
+        let end = End { tag: self.id.tag, targets: self.targets.clone(), how };
+        let outcome = self.store.end(&end).await?;
+        self.on_drop = OnDrop::Nothing;
+        Ok(Ended::of(&end.targets, &outcome))
+    }
+
+    fn reserved_amounts(&self) -> EndHow {
+        EndHow::Settle(self.targets.iter().map(|target| target.policy.rules().iter().map(|_| None).collect()).collect())
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        let how = match self.on_drop {
+            OnDrop::Nothing => return,
+            OnDrop::Release => EndHow::Release,
+            OnDrop::Settle => self.reserved_amounts(),
+        };
+        let targets = std::mem::take(&mut self.targets);
+        self.store.end_later(End { tag: self.id.tag, targets, how });
+    }
+}

@@ -1,0 +1,312 @@
+//! The engine: names become policies, costs become amounts, answers become decisions. What is decided, and when it is
+//! remembered, is the store's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::admission::{Admission, Reserved};
+use super::decision::{ChargeOutcome, Decision, Ended};
+use super::policy::{Cost, Policy, check_lease};
+use super::reservation::{Held, ReservationId, Tag};
+use super::rule::MAX_AMOUNT;
+use super::store::{Demand, End, EndHow, EndOutcome, LimitStore, Operation, Take, TakeKind, Taken, Target};
+use crate::clock::{Timestamp, micros};
+use crate::error::{Error, Invalid};
+use crate::key::{Endpoint, Subject};
+
+/// Decides charges under a fixed set of policies.
+#[derive(Debug)]
+pub struct Limits {
+    policies: BTreeMap<String, Arc<Policy>>,
+    store: Arc<dyn LimitStore>,
+}
+
+/// Policy, subject and amount.
+#[derive(Debug, Clone)]
+pub struct Charge {
+    pub policy: String,
+    pub subject: Subject,
+    /// Needed where the policy's keys tell endpoints apart, ignored elsewhere.
+    pub endpoint: Option<Endpoint>,
+    pub cost: Cost,
+}
+
+impl Charge {
+    /// One request.
+    pub fn new(policy: &str, subject: Subject) -> Self {
+        Self { policy: policy.to_owned(), subject, endpoint: None, cost: Cost::default() }
+    }
+
+    #[must_use]
+    pub fn costing(mut self, cost: Cost) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    #[must_use]
+    pub fn at(mut self, endpoint: Endpoint) -> Self {
+        self.endpoint = Some(endpoint);
+        self
+    }
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct ReserveOptions {
+    /// The shortest lease of the charged policies if never said.
+    pub lease: Option<Duration>,
+    /// A second reserve with the same key on the same subjects returns the first one's reservation.
+    pub idempotency_key: Option<String>,
+}
+
+impl Limits {
+    pub const MAX_CHARGES: usize = 16;
+
+    /// Refuses a policy that the store cannot keep.
+    pub fn new(policies: Vec<Policy>, store: Arc<dyn LimitStore>) -> Result<Self, Invalid> {
+        let mut by_name = BTreeMap::new();
+        for policy in policies {
+            store.accepts(&policy).map_err(|e| e.within(format_args!("policies.{}", policy.name())))?;
+            let name = policy.name().to_owned();
+            if by_name.insert(name.clone(), Arc::new(policy)).is_some() {
+                return Err(Invalid::new(format!("policies.{name}"), "is defined twice"));
+            }
+        }
+        Ok(Self { policies: by_name, store })
+    }
+
+    pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        self.policies.values()
+    }
+
+    pub fn policy(&self, name: &str) -> Result<&Arc<Policy>, Error> {
+        self.policies.get(name).ok_or_else(|| Error::UnknownPolicy { name: name.to_owned() })
+    }
+
+    /// Takes all charges at once, or none: reserve and settle in one step.
+    pub async fn check(&self, charges: &[Charge]) -> Result<Decision, Error> {
+        self.take(charges, TakeKind::Check).await.map(|(_, decision)| decision)
+    }
+
+    /// What `check` would answer, consuming nothing.
+    pub async fn peek(&self, charges: &[Charge]) -> Result<Decision, Error> {
+        self.take(charges, TakeKind::Peek).await.map(|(_, decision)| decision)
+    }
+
+    /// Holds all charges, or none, until they are settled or released or the lease runs out.
+    pub async fn reserve(&self, charges: &[Charge], options: &ReserveOptions) -> Result<Reserved, Error> {
+        let (tag, repeated) = match &options.idempotency_key {
+            Some(key) => (Tag::from_idempotency_key(check_key(key)?), true),
+            None => (Tag::random(), false),
+        };
+        let lease = match options.lease {
+            Some(lease) => check_lease("lease_ms", lease)?,
+            None => self.shortest_lease(charges)?,
+        };
+        let (taken, decision) = self.take(charges, TakeKind::Reserve { tag, lease: micros(lease), repeated }).await?;
+        if !taken.allowed {
+            return Ok(Reserved::Denied(decision));
+        }
+        let held = decision.charges.iter().map(|charge| Held {
+            policy: charge.policy.name().to_owned(),
+            subject: charge.subject.clone(),
+            endpoint: charge.endpoint.clone(),
+        });
+        let id = ReservationId { tag, held: held.collect() };
+        let targets = self.targets(&id)?;
+        let expires_at = taken.expires_at.unwrap_or(taken.at + lease);
+        Ok(Reserved::Admitted(Admission::new(id, targets, expires_at, decision, Arc::clone(&self.store))))
+    }
+
+    /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
+    pub async fn settle(&self, id: &ReservationId, actual: &Cost) -> Result<Ended, Error> {
+        let targets = self.targets(id)?;
+        let how = settle_by(&targets, actual)?;
+        self.end(End { tag: id.tag, targets, how }).await
+    }
+
+    /// Gives everything back.
+    pub async fn release(&self, id: &ReservationId) -> Result<Ended, Error> {
+        self.end(End { tag: id.tag, targets: self.targets(id)?, how: EndHow::Release }).await
+    }
+
+    /// Every rule of one policy for one subject.
+    pub async fn explain(&self, policy: &str, subject: Subject, endpoint: Option<Endpoint>) -> Result<Decision, Error> {
+        let nothing = self.policy(policy)?.rules().iter().try_fold(Cost::default(), |cost, rule| {
+            if cost.named(rule.unit()).is_some() { Ok(cost) } else { cost.and(rule.unit(), 0) }
+        })?;
+        self.peek(&[Charge { policy: policy.to_owned(), subject, endpoint, cost: nothing }]).await
+    }
+
+    /// Forgets all that is counted, held and overridden for one subject.
+    pub async fn reset(&self, policy: &str, subject: Subject, endpoint: Option<Endpoint>) -> Result<Decision, Error> {
+        self.operate(self.target(policy, subject, endpoint)?, Operation::Reset).await
+    }
+
+    /// Gives back up to `cost` of what one subject has used.
+    pub async fn grant(
+        &self,
+        policy: &str,
+        subject: Subject,
+        endpoint: Option<Endpoint>,
+        cost: &Cost,
+    ) -> Result<Decision, Error> {
+        let target = self.target(policy, subject, endpoint)?;
+        let amounts = target.policy.rules().iter().map(|rule| cost.named(rule.unit()).unwrap_or(0)).collect();
+        target.policy.amounts(cost)?;
+        self.operate(target, Operation::Grant(amounts)).await
+    }
+
+    /// Replaces limits of one subject by rule name, until a time. It replaces an earlier override whole.
+    pub async fn override_limits(
+        &self,
+        policy: &str,
+        subject: Subject,
+        endpoint: Option<Endpoint>,
+        limits: &BTreeMap<String, u64>,
+        until: Timestamp,
+    ) -> Result<Decision, Error> {
+        let target = self.target(policy, subject, endpoint)?;
+        let rules = target.policy.rules();
+        for (name, limit) in limits {
+            let field = format!("limits.{name}");
+            let Some(rule) = rules.iter().find(|rule| rule.name() == name) else {
+                return Err(Invalid::new(field, format!("is no rule of the policy `{policy}`")).into());
+            };
+            if *limit > rule.most_overridden() {
+                let reason = format!("must be 0 to {}; it is {limit}", rule.most_overridden());
+                return Err(Invalid::new(field, reason).into());
+            }
+        }
+        if limits.is_empty() {
+            return Err(Invalid::new("limits", "names no rule").into());
+        }
+        let limits = rules.iter().map(|rule| limits.get(rule.name()).copied()).collect();
+        self.operate(target, Operation::Override { limits, until }).await
+    }
+
+    /// Forgets everything. For tests.
+    pub async fn reset_all(&self) -> Result<(), Error> {
+        self.store.reset_all().await
+    }
+
+    async fn take(&self, charges: &[Charge], kind: TakeKind) -> Result<(Taken, Decision), Error> {
+        let take = Take { demands: self.demands(charges)?, kind, entropy: rand::random() };
+        let taken = self.store.take(&take).await?;
+        let decision = decision(take.demands.into_iter().map(|demand| demand.target), &taken);
+        Ok((taken, decision))
+    }
+
+    async fn end(&self, end: End) -> Result<Ended, Error> {
+        let outcome = self.store.end(&end).await?;
+        Ok(Ended::of(&end.targets, &outcome))
+    }
+
+    async fn operate(&self, target: Target, operation: Operation) -> Result<Decision, Error> {
+        let taken = self.store.operate(&target, &operation).await?;
+        Ok(decision(std::iter::once(target), &taken))
+    }
+
+    fn demands(&self, charges: &[Charge]) -> Result<Vec<Demand>, Error> {
+        if charges.is_empty() || charges.len() > Self::MAX_CHARGES {
+            let reason = format!("must be 1 to {}; there are {}", Self::MAX_CHARGES, charges.len());
+            return Err(Invalid::new("charges", reason).into());
+        }
+        let mut demands: Vec<Demand> = Vec::with_capacity(charges.len());
+        for (i, charge) in charges.iter().enumerate() {
+            let place = |invalid: Invalid| {
+                if charges.len() == 1 { invalid } else { invalid.within(format_args!("charges[{i}]")) }
+            };
+            let target = self.target(&charge.policy, charge.subject.clone(), charge.endpoint.clone());
+            let target = target
+                .map_err(|error| if let Error::Invalid(invalid) = error { place(invalid).into() } else { error })?;
+            if demands.iter().any(|other| other.target.is_same(&target)) {
+                return Err(
+                    place(Invalid::new("subject", "is charged twice under one policy; add the costs up")).into()
+                );
+            }
+            let amounts = target.policy.amounts(&charge.cost).map_err(place)?;
+            demands.push(Demand { target, amounts });
+        }
+        Ok(demands)
+    }
+
+    fn target(&self, policy: &str, subject: Subject, endpoint: Option<Endpoint>) -> Result<Target, Error> {
+        let policy = Arc::clone(self.policy(policy)?);
+        let endpoint = endpoint.filter(|_| policy.needs_endpoint());
+        if policy.needs_endpoint() && endpoint.is_none() {
+            let reason = format!("is needed: a key of the policy `{}` holds {{endpoint}}", policy.name());
+            return Err(Invalid::new("endpoint", reason).into());
+        }
+        Ok(Target { policy, subject, endpoint })
+    }
+
+    fn targets(&self, id: &ReservationId) -> Result<Vec<Target>, Error> {
+        let target = |held: &Held| self.target(&held.policy, held.subject.clone(), held.endpoint.clone());
+        id.held.iter().map(target).collect()
+    }
+
+    fn shortest_lease(&self, charges: &[Charge]) -> Result<Duration, Error> {
+        let mut shortest = Policy::MAX_LEASE;
+        for charge in charges {
+            shortest = shortest.min(self.policy(&charge.policy)?.lease());
+        }
+        Ok(shortest)
+    }
+}
+
+impl Target {
+    fn is_same(&self, other: &Self) -> bool {
+        self.policy.name() == other.policy.name() && self.subject == other.subject && self.endpoint == other.endpoint
+    }
+}
+
+/// What a settle replaces each rule's amount by; `None` where the unit is not named.
+pub(super) fn settle_by(targets: &[Target], actual: &Cost) -> Result<EndHow, Error> {
+    for (unit, _) in actual.iter() {
+        let counts = |target: &Target| target.policy.rules().iter().any(|rule| rule.unit() == unit);
+        if unit != super::rule::REQUESTS && !targets.iter().any(counts) {
+            return Err(Invalid::new(format!("cost.{unit}"), "is counted by no rule of this reservation").into());
+        }
+    }
+    let amounts = |target: &Target| target.policy.rules().iter().map(|rule| actual.named(rule.unit())).collect();
+    Ok(EndHow::Settle(targets.iter().map(amounts).collect()))
+}
+
+fn decision(targets: impl Iterator<Item = Target>, taken: &Taken) -> Decision {
+    let outcome = |(target, rules): (Target, &Vec<_>)| ChargeOutcome {
+        policy: target.policy,
+        subject: target.subject,
+        endpoint: target.endpoint,
+        rules: rules.clone(),
+    };
+    Decision { allowed: taken.allowed, at: taken.at, charges: targets.zip(&taken.outcomes).map(outcome).collect() }
+}
+
+fn check_key(key: &str) -> Result<&str, Invalid> {
+    crate::key::check_part("idempotency_key", key, 256)?;
+    Ok(key)
+}
+
+impl Ended {
+    pub(super) fn of(targets: &[Target], outcome: &EndOutcome) -> Self {
+        let mut charged: Vec<(String, u64)> = Vec::new();
+        for (target, amounts) in targets.iter().zip(&outcome.charged) {
+            let mut seen: Vec<&str> = Vec::new();
+            for (rule, amount) in target.policy.rules().iter().zip(amounts) {
+                // Rules of one unit are charged alike: the unit counts once a target.
+                if seen.contains(&rule.unit()) {
+                    continue;
+                }
+                seen.push(rule.unit());
+                match charged.iter_mut().find(|(unit, _)| unit == rule.unit()) {
+                    Some((_, sum)) => *sum += amount,
+                    None => charged.push((rule.unit().to_owned(), *amount)),
+                }
+            }
+        }
+        Self { ending: outcome.ending, charged }
+    }
+}
+
+const _: () = assert!(MAX_AMOUNT < 1 << 40, "the Redis record keeps amounts in five bytes");

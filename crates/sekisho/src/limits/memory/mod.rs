@@ -1,0 +1,354 @@
+//! Limits in this process's memory: sharded, bounded, exact.
+
+mod limiter;
+mod shard;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use smallvec::SmallVec;
+
+use super::policy::{Amounts, Mode, Policy};
+use super::record::{Record, Rooms};
+use super::reservation::Tag;
+use super::store::{
+    Demand, End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target,
+};
+use super::{algorithms::Room, decision::Ending};
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Error, Invalid};
+use crate::key::{Endpoint, Subject};
+use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter};
+use crate::store::memory::sync::{Mutex, MutexGuard};
+pub use limiter::{Hold, Limiter, Verdict};
+use shard::{Bound, Ended, Shard};
+
+/// How much a store may hold.
+#[derive(Debug, Clone, Copy)]
+pub struct Capacity {
+    /// At most so many pairs of policy and subject.
+    pub subjects: usize,
+    /// At most so many bytes for them; `usize::MAX` for no bound of its own.
+    pub bytes: usize,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self { subjects: 1_000_000, bytes: usize::MAX }
+    }
+}
+
+/// Decides in memory. Cheap to clone; clones share their counters.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shards: Box<[Padded]>,
+    fingerprinter: Fingerprinter,
+    bound: Bound,
+    clock: Arc<dyn Clock>,
+    /// Policies by name, numbered as they come: the number goes into fingerprints.
+    numbers: RwLock<HashMap<String, u32>>,
+}
+
+/// On cache lines of its own, so that two threads in two shards do not disturb each other.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// The locked shards of one call, in the order in which they were locked.
+type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
+
+impl MemoryStore {
+    pub fn new(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
+        // A shard of a few hundred subjects is small enough to walk and large enough to fill evenly.
+        let shards = (capacity.subjects / 512).next_power_of_two().clamp(1, 1024);
+        let bound = Bound { subjects: capacity.subjects.div_ceil(shards).max(1), bytes: capacity.bytes / shards };
+        let inner = Inner {
+            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::default()))).collect(),
+            fingerprinter: Fingerprinter::new(Subject::MAX_BYTES + 1 + Endpoint::MAX_BYTES),
+            bound,
+            clock,
+            numbers: RwLock::default(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// A handle for one policy, for embedders that decide without async.
+    pub fn limiter(&self, policy: Arc<Policy>) -> Limiter {
+        Limiter::new(self.clone(), policy)
+    }
+
+    /// How many pairs of policy and subject are held.
+    pub fn len(&self) -> usize {
+        self.inner.shards.iter().map(|shard| shard.0.lock().len()).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held for subjects and reservations, without the fixed part.
+    pub fn bytes(&self) -> usize {
+        self.inner.shards.iter().map(|shard| shard.0.lock().bytes()).sum()
+    }
+
+    fn now(&self) -> u64 {
+        self.inner.clock.now().as_micros()
+    }
+
+    fn number(&self, policy: &Policy) -> u32 {
+        if let Some(number) = self.inner.numbers.read().get(policy.name()) {
+            return *number;
+        }
+        let mut numbers = self.inner.numbers.write();
+        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        *numbers.entry(policy.name().to_owned()).or_insert(next)
+    }
+
+    fn fingerprint(&self, target: &Target) -> Fingerprint {
+        let number = self.number(&target.policy);
+        match &target.endpoint {
+            None => self.inner.fingerprinter.of(number, target.subject.as_str().as_bytes()),
+            // No subject holds a NUL, so the two parts cannot run into each other.
+            Some(endpoint) => {
+                let joined = format!("{}\0{}", target.subject, endpoint.as_str());
+                self.inner.fingerprinter.of(number, joined.as_bytes())
+            }
+        }
+    }
+
+    fn shard_of(&self, fingerprint: Fingerprint) -> usize {
+        fingerprint.shard(self.inner.shards.len())
+    }
+
+    /// Locks the shards of all fingerprints, lowest first, so that two calls never wait for each other in a circle.
+    fn lock(&self, fingerprints: &[Fingerprint]) -> Locked<'_> {
+        let mut indices: SmallVec<[usize; 4]> = fingerprints.iter().map(|f| self.shard_of(*f)).collect();
+        indices.sort_unstable();
+        indices.dedup();
+        indices.into_iter().map(|i| (i, self.inner.shards[i].0.lock())).collect()
+    }
+
+    fn take_now(&self, take: &Take) -> Result<Taken, Error> {
+        let prints: SmallVec<[Fingerprint; 4]> = take.demands.iter().map(|d| self.fingerprint(&d.target)).collect();
+        let mut locked = self.lock(&prints);
+        let now = self.now();
+        let mut records: SmallVec<[Record; 2]> = SmallVec::new();
+        for (demand, print) in take.demands.iter().zip(&prints) {
+            records.push(self.shard(&mut locked, *print).load(*print, &demand.target.policy, now));
+        }
+        let earlier = match take.kind {
+            TakeKind::Reserve { tag, repeated: true, .. } => {
+                self.earlier(&mut locked, prints[0], &records[0], tag, now)
+            }
+            _ => None,
+        };
+        let decided = if earlier.is_some() { Ok((true, free(take))) } else { decide(take, &records, now) };
+
+        let mut expires_at = earlier;
+        let mut outcomes = Vec::with_capacity(records.len());
+        let none = (false, SmallVec::new());
+        let (allowed, rooms) = decided.as_ref().unwrap_or(&none);
+        for (i, ((demand, mut record), print)) in take.demands.iter().zip(records).zip(prints).enumerate() {
+            let policy = &demand.target.policy;
+            if let Some(room) = rooms.get(i) {
+                // A shadow policy that would deny is reported and, like any denial, not charged.
+                if *allowed && earlier.is_none() && fits(room) {
+                    match take.kind {
+                        TakeKind::Peek => {}
+                        TakeKind::Check => record.take(policy, now, &demand.amounts, take.entropy),
+                        TakeKind::Reserve { tag, lease, .. } => {
+                            let expires = now.saturating_add(lease);
+                            record.hold(policy, now, &demand.amounts, take.entropy, tag, expires);
+                            expires_at = Some(expires);
+                        }
+                    }
+                }
+                outcomes.push(record.outcomes(policy, now, room));
+            }
+            self.shard(&mut locked, print).store(print, policy, record, now, self.inner.bound)?;
+        }
+        let allowed = *allowed;
+        decided?;
+        Ok(Taken {
+            allowed,
+            at: Timestamp::from_micros(now),
+            expires_at: expires_at.map(Timestamp::from_micros),
+            outcomes,
+        })
+    }
+
+    /// When the lease of an earlier reservation under the same tag runs or ran out.
+    fn earlier(&self, locked: &mut Locked<'_>, print: Fingerprint, record: &Record, tag: Tag, now: u64) -> Option<u64> {
+        let open = record.holds.iter().find(|hold| hold.tag == tag).map(|hold| hold.expires);
+        open.or_else(|| self.shard(locked, print).ended(print, tag, now).map(|ended| ended.expires))
+    }
+
+    fn end_now(&self, end: &End) -> Result<EndOutcome, Error> {
+        let prints: SmallVec<[Fingerprint; 4]> = end.targets.iter().map(|t| self.fingerprint(t)).collect();
+        let mut locked = self.lock(&prints);
+        let now = self.now();
+        let mut ending = None;
+        let mut charged = Vec::new();
+        for (i, (target, print)) in end.targets.iter().zip(prints).enumerate() {
+            let shard = self.shard(&mut locked, print);
+            let ended = match shard.ended(print, end.tag, now) {
+                Some(ended) => Some(ended),
+                None => end_one(shard, print, target, end, i, now, self.inner.bound)?,
+            };
+            // A shadow charge that would have been denied was never held: it has nothing to end.
+            charged.push(ended.as_ref().map_or_else(Amounts::new, |ended| ended.amounts.clone()));
+            ending = ending.or(ended.map(|ended| ended.ending));
+        }
+        let ending = ending.ok_or(Error::UnknownReservation)?;
+        Ok(EndOutcome { ending, charged })
+    }
+
+    fn operate_now(&self, target: &Target, operation: &Operation) -> Result<Taken, Error> {
+        let print = self.fingerprint(target);
+        let mut locked = self.lock(&[print]);
+        let now = self.now();
+        let policy = &target.policy;
+        let shard = self.shard(&mut locked, print);
+        let mut record = shard.load(print, policy, now);
+        record.operate(policy, operation);
+        let free: Vec<Room> = vec![Room::Now; policy.rules().len()];
+        let outcomes = vec![record.outcomes(policy, now, &free)];
+        shard.store(print, policy, record, now, self.inner.bound)?;
+        if matches!(operation, Operation::Reset) {
+            shard.forget_ended(print);
+        }
+        Ok(Taken { allowed: true, at: Timestamp::from_micros(now), expires_at: None, outcomes })
+    }
+
+    #[expect(clippy::expect_used, reason = "`lock` took exactly the shards of the fingerprints of this call")]
+    fn shard<'a>(&self, locked: &'a mut Locked<'_>, print: Fingerprint) -> &'a mut Shard {
+        let index = self.shard_of(print);
+        let place = locked.iter().position(|(i, _)| *i == index).expect("the shard of every fingerprint is locked");
+        &mut locked[place].1
+    }
+}
+
+fn end_one(
+    shard: &mut Shard,
+    print: Fingerprint,
+    target: &Target,
+    end: &End,
+    i: usize,
+    now: u64,
+    bound: Bound,
+) -> Result<Option<Ended>, Error> {
+    let policy = &target.policy;
+    let mut record = shard.load(print, policy, now);
+    // Bringing the record to now may have ended this very reservation.
+    if let Some(ended) = shard.ended(print, end.tag, now) {
+        shard.store(print, policy, record, now, bound)?;
+        return Ok(Some(ended));
+    }
+    let actual = |rule: usize, reserved: u64| match &end.how {
+        EndHow::Release => 0,
+        EndHow::Settle(amounts) => amounts[i][rule].unwrap_or(reserved),
+    };
+    let done = record.end(policy, now, end.tag, actual);
+    shard.store(print, policy, record, now, bound)?;
+    let Some((hold, amounts)) = done else { return Ok(None) };
+    let ending = if matches!(end.how, EndHow::Release) { Ending::Released } else { Ending::Settled };
+    let ended = Ended { ending, expires: hold.expires, forget_at: now + policy.memory_of_ends(), amounts };
+    shard.remember(print, end.tag, ended.clone(), bound);
+    Ok(Some(ended))
+}
+
+/// Whether every enforced charge fits, and the room of each rule of each demand.
+fn decide(take: &Take, records: &[Record], now: u64) -> Result<(bool, SmallVec<[Rooms; 2]>), Error> {
+    let mut allowed = true;
+    let mut rooms = SmallVec::new();
+    for (i, (demand, record)) in take.demands.iter().zip(records).enumerate() {
+        let policy = &demand.target.policy;
+        let room = record.rooms(policy, now, &demand.amounts);
+        if let Some(rule) = room.iter().position(|room| *room == Room::Never) {
+            return Err(never_fits(i, demand, rule, record.most(policy, rule)));
+        }
+        allowed &= fits(&room) || policy.mode() == Mode::Shadow;
+        rooms.push(room);
+    }
+    Ok((allowed, rooms))
+}
+
+fn free(take: &Take) -> SmallVec<[Rooms; 2]> {
+    take.demands.iter().map(|demand| demand.amounts.iter().map(|_| Room::Now).collect()).collect()
+}
+
+fn fits(rooms: &[Room]) -> bool {
+    rooms.iter().all(|room| matches!(room, Room::Now | Room::After(_)))
+}
+
+/// A cost that no wait will make fit is the caller's mistake, not a denial.
+pub(crate) fn never_fits(demand_index: usize, demand: &Demand, rule: usize, most: u64) -> Error {
+    let rules = demand.target.policy.rules();
+    let (name, unit) = (rules[rule].name(), rules[rule].unit());
+    let reason = format!(
+        "is {}, more than the rule `{name}` of the policy `{}` can ever give: at most {most}",
+        demand.amounts[rule],
+        demand.target.policy.name(),
+    );
+    let field = if demand_index == 0 { format!("cost.{unit}") } else { format!("charges[{demand_index}].cost.{unit}") };
+    Invalid::new(field, reason).into()
+}
+
+impl LimitStore for MemoryStore {
+    fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
+        Box::pin(std::future::ready(self.take_now(take)))
+    }
+
+    fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
+        Box::pin(std::future::ready(self.end_now(end)))
+    }
+
+    fn end_later(&self, end: End) {
+        // There is nothing to wait for, and an unknown reservation was already ended by somebody else.
+        drop(self.end_now(&end));
+    }
+
+    fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
+        Box::pin(std::future::ready(self.operate_now(target, operation)))
+    }
+
+    fn reset_all(&self) -> StoreFuture<'_, ()> {
+        for shard in &self.inner.shards {
+            *shard.0.lock() = Shard::default();
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn accepts(&self, _policy: &Policy) -> Result<(), Invalid> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::limits::Rule;
+    use std::time::Duration;
+
+    #[test]
+    fn a_lone_bucket_admits_its_burst_and_then_its_rate() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_000));
+        let store = MemoryStore::new(Capacity::default(), Arc::new(clock.clone()));
+        let rule = Rule::gcra(10, Duration::from_secs(1), None).unwrap();
+        let limiter = store.limiter(Arc::new(Policy::new("p", vec![rule]).unwrap()));
+        for _ in 0..10 {
+            assert!(limiter.check("a").unwrap().is_admit());
+        }
+        assert_eq!(limiter.check("a").unwrap(), Verdict::Deny { retry_after: Duration::from_millis(100) });
+        clock.advance(Duration::from_millis(100));
+        assert!(limiter.check("a").unwrap().is_admit());
+        assert!(!limiter.check("a").unwrap().is_admit());
+    }
+}

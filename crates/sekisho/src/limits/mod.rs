@@ -1,0 +1,29 @@
+//! Limits: one reservation over many rules.
+//!
+//! A [`Policy`] is a list of [`Rule`]s that apply together; a [`Charge`] asks a policy for some amount on behalf of a
+//! subject; [`Limits`] decides charges, all of them or none, on a [`LimitStore`].
+
+mod admission;
+pub(crate) mod algorithms;
+mod decision;
+mod engine;
+pub mod memory;
+mod period;
+mod policy;
+mod record;
+#[cfg(feature = "redis")]
+pub mod redis;
+mod reservation;
+mod rule;
+pub mod store;
+
+pub use admission::{Admission, Reserved};
+pub use decision::{ChargeOutcome, Decision, Ended, Ending, RuleOutcome};
+pub use engine::{Charge, Limits, ReserveOptions};
+pub use jiff::tz::TimeZone;
+pub use memory::{Capacity, MemoryStore};
+pub use period::Period;
+pub use policy::{Cost, Mode, OnFailure, OnLeaseExpiry, Policy};
+pub use reservation::ReservationId;
+pub use rule::{MAX_AMOUNT, REQUESTS, Rule};
+pub use store::LimitStore;

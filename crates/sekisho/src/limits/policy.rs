@@ -1,0 +1,198 @@
+//! A policy: rules that apply together, all or none.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::rule::{MAX_AMOUNT, REQUESTS, Rule};
+use crate::clock::micros;
+use crate::error::Invalid;
+use crate::key::check_name;
+
+/// One amount per rule of a policy, in the policy's order.
+pub(crate) type Amounts = SmallVec<[u64; 4]>;
+
+pub(crate) const MAX_RULES: usize = 16;
+
+/// A named list of rules that a subject must pass together.
+#[derive(Debug, Clone)]
+pub struct Policy {
+    name: String,
+    rules: Vec<Rule>,
+    mode: Mode,
+    lease: Duration,
+    on_lease_expiry: OnLeaseExpiry,
+    on_failure: Option<OnFailure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Mode {
+    #[default]
+    Enforce,
+    /// Decided, counted and reported, never enforced.
+    Shadow,
+}
+
+/// What becomes of a reservation whose holder never came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnLeaseExpiry {
+    /// It stays charged: the call may have been made, and money is protected.
+    #[default]
+    Settle,
+    Release,
+}
+
+/// Who decides when the store does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnFailure {
+    /// This process, on its own memory.
+    #[default]
+    Memory,
+    /// Everything is admitted.
+    Open,
+    /// Nothing is decided; callers get an error.
+    Closed,
+}
+
+impl Policy {
+    pub const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+    pub const MAX_LEASE: Duration = Duration::from_secs(86_400);
+
+    pub fn new(name: &str, rules: Vec<Rule>) -> Result<Self, Invalid> {
+        check_name("policy", name)?;
+        if rules.is_empty() || rules.len() > MAX_RULES {
+            return Err(Invalid::new("rules", format!("must be 1 to {MAX_RULES}; there are {}", rules.len())));
+        }
+        let mut names = HashSet::new();
+        let mut templates = HashSet::new();
+        for (i, rule) in rules.iter().enumerate() {
+            if !names.insert(rule.name()) {
+                let reason = format!("`{}` is the name of two rules; give one another `name`", rule.name());
+                return Err(Invalid::new("name", reason).within(format_args!("rules[{i}]")));
+            }
+            if let Some(key) = rule.key().filter(|key| !templates.insert(key.source().to_owned())) {
+                let reason =
+                    format!("{:?} is also the key of an earlier rule; they would count into one counter", key.source());
+                return Err(Invalid::new("key", reason).within(format_args!("rules[{i}]")));
+            }
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            rules,
+            mode: Mode::Enforce,
+            lease: Self::DEFAULT_LEASE,
+            on_lease_expiry: OnLeaseExpiry::Settle,
+            on_failure: None,
+        })
+    }
+
+    #[must_use]
+    pub fn with_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    pub fn with_lease(mut self, lease: Duration, on_expiry: OnLeaseExpiry) -> Result<Self, Invalid> {
+        self.lease = check_lease("lease", lease)?;
+        self.on_lease_expiry = on_expiry;
+        Ok(self)
+    }
+
+    #[must_use]
+    pub fn with_on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = Some(on_failure);
+        self
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    pub const fn on_lease_expiry(&self) -> OnLeaseExpiry {
+        self.on_lease_expiry
+    }
+
+    pub const fn on_failure(&self) -> Option<OnFailure> {
+        self.on_failure
+    }
+
+    pub fn needs_endpoint(&self) -> bool {
+        self.rules.iter().any(|rule| rule.key().is_some_and(|key| key.needs_endpoint()))
+    }
+
+    /// How long the end of a reservation is remembered, so that a repeated settle, release or reserve gets its answer again.
+    pub(crate) fn memory_of_ends(&self) -> u64 {
+        micros(self.lease).saturating_mul(2).max(60_000_000)
+    }
+
+    /// The amount each rule is charged. A unit that no rule counts is refused: it would be a charge that is never made.
+    pub(crate) fn amounts(&self, cost: &Cost) -> Result<Amounts, Invalid> {
+        cost.check_units(self)?;
+        Ok(self.rules.iter().map(|rule| cost.of(rule.unit())).collect())
+    }
+}
+
+pub(crate) fn check_lease(field: &str, lease: Duration) -> Result<Duration, Invalid> {
+    if lease < Duration::from_millis(1) || lease > Policy::MAX_LEASE {
+        return Err(Invalid::new(field, format!("must be 1 millisecond to 24 hours; it is {lease:?}")));
+    }
+    Ok(lease)
+}
+
+/// How much is charged, by unit. Units left out: requests 1, others 0.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cost(SmallVec<[(String, u64); 2]>);
+
+impl Cost {
+    pub fn requests(amount: u64) -> Result<Self, Invalid> {
+        Self::default().and(REQUESTS, amount)
+    }
+
+    pub fn and(mut self, unit: &str, amount: u64) -> Result<Self, Invalid> {
+        check_name("cost", unit)?;
+        if amount > MAX_AMOUNT {
+            return Err(Invalid::new(format!("cost.{unit}"), format!("is {amount}; at most {MAX_AMOUNT} is allowed")));
+        }
+        if self.named(unit).is_some() {
+            return Err(Invalid::new(format!("cost.{unit}"), "is given twice"));
+        }
+        self.0.push((unit.to_owned(), amount));
+        Ok(self)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.0.iter().map(|(unit, amount)| (unit.as_str(), *amount))
+    }
+
+    pub(crate) fn named(&self, unit: &str) -> Option<u64> {
+        self.0.iter().find(|(named, _)| named == unit).map(|(_, amount)| *amount)
+    }
+
+    fn of(&self, unit: &str) -> u64 {
+        self.named(unit).unwrap_or(u64::from(unit == REQUESTS))
+    }
+
+    /// `requests` is always allowed: it is what a call is even where nothing counts calls.
+    fn check_units(&self, policy: &Policy) -> Result<(), Invalid> {
+        for (unit, _) in self.iter() {
+            if unit != REQUESTS && !policy.rules().iter().any(|rule| rule.unit() == unit) {
+                let reason = format!("is counted by no rule of the policy `{}`", policy.name());
+                return Err(Invalid::new(format!("cost.{unit}"), reason));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,233 @@
+//! All that is known of one policy and subject: the state of each rule, the open reservations, an operator's override.
+//! Pure: whoever keeps records passes the time in.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::algorithms::{OpenHold, OpenHolds, Room, State, Terms};
+use super::decision::RuleOutcome;
+use super::policy::{Amounts, OnLeaseExpiry, Policy};
+use super::reservation::Tag;
+use super::rule::Algorithm;
+use super::store::Operation;
+use crate::clock::Timestamp;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) states: SmallVec<[State; 2]>,
+    /// Soonest to expire first.
+    pub(crate) holds: VecDeque<Hold>,
+    pub(crate) override_: Option<Box<Override>>,
+}
+
+/// One open reservation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) tag: Tag,
+    pub(crate) at: u64,
+    pub(crate) expires: u64,
+    /// Amount and mark per rule.
+    pub(crate) rules: SmallVec<[(u64, u64); 2]>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Override {
+    pub(crate) until: u64,
+    pub(crate) limits: SmallVec<[Option<u64>; 4]>,
+}
+
+/// Whether each rule has room.
+pub(crate) type Rooms = SmallVec<[Room; 4]>;
+
+/// The open holds as one rule sees them.
+struct OfRule<'a>(&'a VecDeque<Hold>, usize);
+
+impl OpenHolds for OfRule<'_> {
+    fn each(&self) -> impl Iterator<Item = OpenHold> {
+        self.0.iter().map(|hold| {
+            let (amount, mark) = hold.rules[self.1];
+            OpenHold { expires: hold.expires, amount, mark }
+        })
+    }
+}
+
+impl Record {
+    pub(crate) fn fresh(policy: &Policy) -> Self {
+        let states = policy.rules().iter().map(|rule| rule.algorithm.fresh()).collect();
+        Self { states, holds: VecDeque::new(), override_: None }
+    }
+
+    /// Brings the record to `now`. Leases that have run out end first, each at its own instant, so that it makes no
+    /// difference when somebody looks; `ended` is told of each.
+    #[inline]
+    pub(crate) fn advance(&mut self, policy: &Policy, now: u64, mut ended: impl FnMut(&Hold, Amounts)) {
+        while self.holds.front().is_some_and(|hold| hold.expires <= now) {
+            let Some(hold) = self.holds.pop_front() else { break };
+            let stays = policy.on_lease_expiry() == OnLeaseExpiry::Settle;
+            let actual: Amounts = hold.rules.iter().map(|(n, _)| if stays { *n } else { 0 }).collect();
+            self.advance_states(policy, hold.expires);
+            self.replace(policy, hold.expires, &hold, &actual);
+            ended(&hold, actual);
+        }
+        self.advance_states(policy, now);
+        if self.override_.as_ref().is_some_and(|o| o.until <= now) {
+            self.override_ = None;
+        }
+    }
+
+    #[inline]
+    fn advance_states(&mut self, policy: &Policy, now: u64) {
+        for (rule, state) in policy.rules().iter().zip(&mut self.states) {
+            rule.algorithm.advance(state, now);
+        }
+    }
+
+    /// Whether `amounts` fit; the record was brought to `now`.
+    #[inline]
+    pub(crate) fn rooms(&self, policy: &Policy, now: u64, amounts: &[u64]) -> Rooms {
+        (0..amounts.len()).map(|i| self.room(&policy.rules()[i].algorithm, i, now, amounts[i])).collect()
+    }
+
+    #[inline]
+    fn room(&self, algorithm: &Algorithm, i: usize, now: u64, n: u64) -> Room {
+        let holds = OfRule(&self.holds, i);
+        let own = || algorithm.room(&self.states[i], algorithm.terms(), now, n, &holds);
+        let Some((limit, until)) = self.overridden(i) else { return own() };
+        match algorithm.room(&self.states[i], algorithm.terms_at(limit), now, n, &holds) {
+            Room::At(at) if at >= until => after_override(own(), until),
+            Room::Never => after_override(own(), until),
+            room => room,
+        }
+    }
+
+    fn overridden(&self, i: usize) -> Option<(u64, u64)> {
+        let override_ = self.override_.as_deref()?;
+        override_.limits[i].map(|limit| (limit, override_.until))
+    }
+
+    fn terms(&self, algorithm: &Algorithm, i: usize) -> Terms {
+        self.overridden(i).map_or_else(|| algorithm.terms(), |(limit, _)| algorithm.terms_at(limit))
+    }
+
+    /// Counts `amounts` as settled.
+    #[inline]
+    pub(crate) fn take(&mut self, policy: &Policy, now: u64, amounts: &[u64], entropy: u32) {
+        for (i, rule) in policy.rules().iter().enumerate() {
+            let terms = self.terms(&rule.algorithm, i);
+            rule.algorithm.take(&mut self.states[i], terms, now, amounts[i], false, entropy);
+        }
+    }
+
+    /// Counts `amounts` as held until `expires`.
+    pub(crate) fn hold(&mut self, policy: &Policy, now: u64, amounts: &[u64], entropy: u32, tag: Tag, expires: u64) {
+        let mut rules = SmallVec::new();
+        for (i, rule) in policy.rules().iter().enumerate() {
+            let terms = self.terms(&rule.algorithm, i);
+            let mark = rule.algorithm.take(&mut self.states[i], terms, now, amounts[i], true, entropy);
+            rules.push((amounts[i], mark));
+        }
+        let hold = Hold { tag, at: now, expires, rules };
+        match self.holds.back() {
+            Some(last) if last.expires > expires => {
+                let place = self.holds.partition_point(|h| h.expires <= expires);
+                self.holds.insert(place, hold);
+            }
+            _ => self.holds.push_back(hold),
+        }
+    }
+
+    /// Ends the reservation `tag` with what `actual` makes of each held amount.
+    pub(crate) fn end(
+        &mut self,
+        policy: &Policy,
+        now: u64,
+        tag: Tag,
+        actual: impl Fn(usize, u64) -> u64,
+    ) -> Option<(Hold, Amounts)> {
+        let place = self.holds.iter().position(|hold| hold.tag == tag)?;
+        let hold = self.holds.remove(place)?;
+        let actual: Amounts = hold.rules.iter().enumerate().map(|(i, (n, _))| actual(i, *n)).collect();
+        self.replace(policy, now, &hold, &actual);
+        Some((hold, actual))
+    }
+
+    fn replace(&mut self, policy: &Policy, now: u64, hold: &Hold, actual: &[u64]) {
+        for (i, rule) in policy.rules().iter().enumerate() {
+            let terms = self.terms(&rule.algorithm, i);
+            let (n, mark) = hold.rules[i];
+            rule.algorithm.end(&mut self.states[i], terms, now, hold.at, mark, n, actual[i]);
+        }
+    }
+
+    pub(crate) fn operate(&mut self, policy: &Policy, operation: &Operation) {
+        match operation {
+            Operation::Reset => *self = Self::fresh(policy),
+            Operation::Grant(amounts) => {
+                for (i, rule) in policy.rules().iter().enumerate() {
+                    let terms = self.terms(&rule.algorithm, i);
+                    rule.algorithm.grant(&mut self.states[i], terms, amounts[i], &OfRule(&self.holds, i));
+                }
+            }
+            Operation::Override { limits, until } => {
+                let until = until.as_micros();
+                for (state, limit) in self.states.iter_mut().zip(limits) {
+                    // A block has no counter to compare with a limit: its state is the time itself.
+                    if let (State::Block { until: blocked }, Some(limit)) = (state, limit) {
+                        *blocked = if *limit == 0 { until } else { 0 };
+                    }
+                }
+                let limits =
+                    limits.iter().zip(&self.states).map(|(limit, state)| limit.filter(|_| !is_block(state))).collect();
+                self.override_ = Some(Box::new(Override { until, limits }));
+            }
+        }
+    }
+
+    /// The figures of each rule; `rooms` are the verdicts that go with them.
+    pub(crate) fn outcomes(&self, policy: &Policy, now: u64, rooms: &[Room]) -> Vec<RuleOutcome> {
+        let outcome = |i: usize| {
+            let algorithm = &policy.rules()[i].algorithm;
+            let holds = OfRule(&self.holds, i);
+            let figures = algorithm.figures(&self.states[i], self.terms(algorithm, i), now, &holds);
+            let (denied_until, wait_until) = match rooms[i] {
+                Room::At(until) => (Some(Timestamp::from_micros(until)), None),
+                Room::After(turn) => (None, Some(Timestamp::from_micros(turn))),
+                Room::Now | Room::Never => (None, None),
+            };
+            let (used, held, remaining) = (figures.used, figures.held, figures.remaining);
+            let reset_at = Timestamp::from_micros(figures.reset_at);
+            RuleOutcome { limit: figures.limit, used, held, remaining, reset_at, denied_until, wait_until }
+        };
+        (0..rooms.len()).map(outcome).collect()
+    }
+
+    /// The most of rule `i` that could ever be taken at once, now or when an override is over.
+    pub(crate) fn most(&self, policy: &Policy, i: usize) -> u64 {
+        let algorithm = &policy.rules()[i].algorithm;
+        self.terms(algorithm, i).limit.max(algorithm.capacity())
+    }
+
+    /// From then on the record says no more than none at all.
+    #[inline]
+    pub(crate) fn idle_at(&self, policy: &Policy) -> u64 {
+        if !self.holds.is_empty() {
+            return u64::MAX;
+        }
+        let idle_at = policy.rules().iter().zip(&self.states).map(|(rule, state)| rule.algorithm.idle_at(state));
+        idle_at.max().unwrap_or(0).max(self.override_.as_ref().map_or(0, |o| o.until))
+    }
+}
+
+fn is_block(state: &State) -> bool {
+    matches!(state, State::Block { .. })
+}
+
+/// An amount that does not fit as long as the override lasts fits when the rule's own limit is back and has room.
+fn after_override(own: Room, until: u64) -> Room {
+    match own {
+        Room::Now | Room::After(_) => Room::At(until),
+        Room::At(at) => Room::At(at.max(until)),
+        Room::Never => Room::Never,
+    }
+}

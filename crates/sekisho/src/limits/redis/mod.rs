@@ -1,0 +1,1 @@
+//! Limits on Redis and Redis Cluster.

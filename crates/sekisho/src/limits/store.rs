@@ -1,0 +1,126 @@
+//! What the engine asks of a store: whole decisions, never primitives.
+//!
+//! # Contract
+//! - `take` is atomic over all its charges: either every rule of every enforced charge admits and all are counted, or
+//!   nothing is counted at all. A store that cannot decide several subjects at once (Redis Cluster) may hold some of them
+//!   for a moment; it then denies others meanwhile, but admits nobody over.
+//! - `end` is idempotent: the first call decides how a reservation ends, later ones are told.
+//! - A lease that has run out ends the reservation at that instant, whenever somebody looks.
+//! - The figures of an answer are those right after it, and the same on every store for the same history.
+//! - An error names nothing that was counted, unless `may_have_run` is set.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use super::decision::{Ending, RuleOutcome};
+use super::policy::{Amounts, Policy};
+use super::reservation::Tag;
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::key::{Endpoint, Subject};
+
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// Decides and remembers. Implemented by [`MemoryStore`](super::memory::MemoryStore) and
+/// [`RedisStore`](super::redis::RedisStore).
+pub trait LimitStore: fmt::Debug + Send + Sync {
+    /// Checks, peeks or reserves.
+    fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken>;
+
+    /// Settles or releases.
+    fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome>;
+
+    /// Settles or releases without anyone waiting for it: what a dropped `Admission` does.
+    fn end_later(&self, end: End);
+
+    /// Resets, grants or overrides, and answers with the figures afterwards.
+    fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken>;
+
+    /// Forgets everything. For tests.
+    fn reset_all(&self) -> StoreFuture<'_, ()>;
+
+    /// Says whether `policy` can be kept here, and why not.
+    fn accepts(&self, policy: &Policy) -> Result<(), crate::error::Invalid>;
+}
+
+/// Whose counters: one policy and one subject.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub policy: Arc<Policy>,
+    pub subject: Subject,
+    /// Set exactly when the policy's keys tell endpoints apart.
+    pub endpoint: Option<Endpoint>,
+}
+
+/// A target and what each of its rules is charged.
+#[derive(Debug, Clone)]
+pub struct Demand {
+    pub target: Target,
+    pub(crate) amounts: Amounts,
+}
+
+#[derive(Debug, Clone)]
+pub struct Take {
+    /// No target stands in here twice.
+    pub demands: Vec<Demand>,
+    pub(crate) kind: TakeKind,
+    /// Drawn once per call, so that a rule with jitter decides the same on every store.
+    pub(crate) entropy: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TakeKind {
+    Check,
+    Peek,
+    /// `lease` in microseconds; `repeated` if this tag may have been used before, by a caller's idempotency key.
+    Reserve {
+        tag: Tag,
+        lease: u64,
+        repeated: bool,
+    },
+}
+
+/// The answer to a take: figures per demand and rule, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub allowed: bool,
+    pub at: Timestamp,
+    /// When the lease runs out, for a reservation that was made, now or by an earlier call with the same tag.
+    pub expires_at: Option<Timestamp>,
+    pub outcomes: Vec<Vec<RuleOutcome>>,
+}
+
+#[derive(Debug, Clone)]
+pub struct End {
+    pub(crate) tag: Tag,
+    pub targets: Vec<Target>,
+    pub(crate) how: EndHow,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum EndHow {
+    Release,
+    /// What each rule of each target is charged at last; `None` keeps what was reserved.
+    Settle(Vec<SmallAmounts>),
+}
+
+/// `None` where the caller named no amount for the rule's unit.
+pub(crate) type SmallAmounts = smallvec::SmallVec<[Option<u64>; 4]>;
+
+/// How it ended, and what each rule of each target stays charged with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndOutcome {
+    pub ending: Ending,
+    pub(crate) charged: Vec<Amounts>,
+}
+
+#[derive(Debug, Clone)]
+pub enum Operation {
+    /// Forgets the counters, the override and the reservations of the target.
+    Reset,
+    /// Gives back what was used, up to these amounts per rule.
+    Grant(Vec<u64>),
+    /// Replaces the limits of the rules that are `Some`, until then.
+    Override { limits: Vec<Option<u64>>, until: Timestamp },
+}
