@@ -60,6 +60,8 @@ impl RedisServer {
     }
 
     /// Sends one command and returns the reply, be it an error; panics when no reply comes.
+    ///
+    /// Each command has a connection of its own, so what belongs to a connection (`WAIT`, `MULTI`, `AUTH`) has no effect.
     #[track_caller]
     pub fn command(&self, command: &[&str]) -> Reply {
         match self.try_command(command) {
