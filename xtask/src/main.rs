@@ -1,1 +1,51 @@
-fn main() {}
+//! The project's own commands, run as `cargo xtask <command>`.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a terminal is the only reader of this program")]
+
+mod bench;
+mod ci;
+mod deny;
+mod setup;
+mod shell;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+Usage: cargo xtask <command>
+
+  setup                install what the tests need: redis-server, cargo-nextest
+  test [args…]         setup, then every test; the arguments go to `cargo nextest run`
+  ci                   everything that must hold before a merge
+  tidy                 file lengths, import rule, suites, leftovers, whitespace, links
+  deny                 licences, banned crates and sources of the dependencies
+  bench <name> [args…] run one benchmark
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["setup"] => setup::run(),
+        ["test", rest @ ..] => test::run(rest),
+        ["ci"] => ci::run(),
+        ["tidy"] => tidy::run(),
+        ["deny"] => deny::run(),
+        ["bench", name, rest @ ..] => bench::run(name, rest),
+        ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What the tests need beyond the Rust toolchain.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::shell;
+
+const NEXTEST_VERSION: &str = "0.9.143";
+
+/// `CLUSTER ADDSLOTSRANGE` and `--cluster-port`, with which the tests form clusters, came with this version.
+const OLDEST_REDIS: u32 = 7;
+
+pub(crate) fn run() -> Result<()> {
+    redis_server()?;
+    nextest()
+}
+
+/// `cargo nextest`, wherever `setup` found or put it.
+pub(crate) fn cargo_nextest(args: &[&str]) -> Command {
+    let installed = tool_path("cargo-nextest");
+    if installed.exists() { shell::command(installed, args) } else { shell::command("cargo", args) }
+}
+
+/// Where a tool goes that this project installs for itself: it leaves with `cargo clean`.
+pub(crate) fn tool_path(name: &str) -> PathBuf {
+    tools_dir().join("bin").join(name)
+}
+
+/// Builds a tool without optimisation: it runs for seconds, and an optimised build would take minutes.
+pub(crate) fn cargo_install(name: &str, version: &str, features: &[&str]) -> Result<()> {
+    let package = format!("{name}@{version}");
+    let mut command = shell::command("cargo", &["install", "--locked", "--profile", "dev", &package]);
+    command.args(features).arg("--root").arg(tools_dir()).env("CARGO_PROFILE_DEV_DEBUG", "0");
+    shell::run(&mut command)
+}
+
+fn tools_dir() -> PathBuf {
+    shell::root().join("target").join("tools")
+}
+
+fn redis_server() -> Result<()> {
+    let version = || shell::probe("redis-server", &["--version"]);
+    if version().is_none() {
+        apt_install("redis-server")?;
+    }
+    let version = version().context("redis-server is installed but does not run")?;
+    let major = redis_major(&version).with_context(|| format!("no version in {version:?}"))?;
+    ensure!(major >= OLDEST_REDIS, "redis-server {OLDEST_REDIS}.0 or newer is needed, found: {version}");
+    println!("redis-server: {version}");
+    Ok(())
+}
+
+fn nextest() -> Result<()> {
+    let find = || {
+        shell::probe(tool_path("cargo-nextest"), &["nextest", "--version"])
+            .or_else(|| shell::probe("cargo", &["nextest", "--version"]))
+    };
+    if find().is_none() {
+        cargo_install("cargo-nextest", NEXTEST_VERSION, &["--no-default-features", "--features", "default-no-update"])?;
+    }
+    let version = find().context("cargo-nextest is installed but does not run")?;
+    println!("cargo-nextest: {}", version.lines().next().unwrap_or_default());
+    Ok(())
+}
+
+fn redis_major(version: &str) -> Option<u32> {
+    let number = version.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
+    number.split('.').next()?.parse().ok()
+}
+
+fn apt_install(package: &str) -> Result<()> {
+    if shell::probe("apt-get", &["--version"]).is_none() {
+        bail!("{package} is missing and there is no apt-get here: install {package} {OLDEST_REDIS}.0 or newer by hand");
+    }
+    let quiet_install = ["--quiet", "install", "--yes", "--no-install-recommends", package];
+    shell::run(&mut as_root("apt-get", &["--quiet", "update"])?)?;
+    without_starting_services(|| shell::run(&mut as_root("apt-get", &quiet_install)?))?;
+    // The tests start their own servers; one that comes up at boot would only hold memory.
+    if Path::new("/run/systemd/system").exists() {
+        shell::run(&mut as_root("systemctl", &["disable", package])?)?;
+    }
+    Ok(())
+}
+
+/// Debian asks `policy-rc.d` before a package starts its service; exit code 101 says no.
+fn without_starting_services(install: impl FnOnce() -> Result<()>) -> Result<()> {
+    const POLICY: &str = "/usr/sbin/policy-rc.d";
+    if Path::new(POLICY).exists() {
+        return install();
+    }
+    let draft = tools_dir().join("policy-rc.d");
+    fs::create_dir_all(tools_dir())?;
+    fs::write(&draft, "#!/bin/sh\nexit 101\n")?;
+    fs::set_permissions(&draft, fs::Permissions::from_mode(0o755))?;
+    let draft = draft.to_string_lossy();
+    shell::run(&mut as_root("cp", &["--preserve=mode", &draft, POLICY])?)?;
+    let outcome = install();
+    shell::run(&mut as_root("rm", &[POLICY])?)?;
+    outcome
+}
+
+fn as_root(program: &str, args: &[&str]) -> Result<Command> {
+    let is_root = shell::probe("id", &["-u"]).is_some_and(|id| id == "0");
+    let mut command = if is_root {
+        shell::command(program, args)
+    } else {
+        ensure!(shell::probe("sudo", &["--version"]).is_some(), "`{program}` needs root, and there is no sudo");
+        shell::command("sudo", &[&["--preserve-env=DEBIAN_FRONTEND", program], args].concat())
+    };
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_is_read_from_redis_own_words() {
+        let words = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=2e6b";
+        assert_eq!(redis_major(words), Some(7));
+        assert_eq!(redis_major("valkey"), None);
+    }
+}

@@ -1,0 +1,12 @@
+use anyhow::Result;
+
+use crate::{setup, shell};
+
+pub(crate) fn run(args: &[&str]) -> Result<()> {
+    setup::run()?;
+    // The bench crate would build the peers it is compared with, and has no tests of its own.
+    let nextest = ["nextest", "run", "--workspace", "--exclude", "sekisho-bench"];
+    shell::run(&mut setup::cargo_nextest(&[&nextest, args].concat()))?;
+    // nextest does not run doc tests.
+    shell::cargo(&["test", "--doc", "--package", "sekisho"])
+}
