@@ -160,9 +160,12 @@ impl Record {
         }
     }
 
-    pub(crate) fn operate(&mut self, policy: &Policy, operation: &Operation) {
+    pub(crate) fn operate(&mut self, policy: &Policy, now: u64, operation: &Operation) {
         match operation {
-            Operation::Reset => *self = Self::fresh(policy),
+            Operation::Reset => {
+                *self = Self::fresh(policy);
+                self.advance_states(policy, now);
+            }
             Operation::Grant(amounts) => {
                 for (i, rule) in policy.rules().iter().enumerate() {
                     let terms = self.terms(&rule.algorithm, i);
