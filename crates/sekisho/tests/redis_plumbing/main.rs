@@ -1,5 +1,10 @@
 //! The Redis plumbing against real servers that are flushed, stopped, killed and moved about.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "the lint's exception for tests does not reach the helpers of an integration test"
+)]
+
 mod cluster;
 mod coalescing;
 mod faults;
