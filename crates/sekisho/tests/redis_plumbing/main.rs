@@ -8,6 +8,7 @@
 mod cluster;
 mod coalescing;
 mod faults;
+mod proxy;
 mod server;
 
 use std::{sync::Arc, time::Duration};

@@ -3,6 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{Cmd, Value};
 use tokio::{
     runtime::Handle,
+    task::yield_now,
     time::{Instant, sleep, timeout, timeout_at},
 };
 
@@ -213,7 +214,12 @@ impl Inner {
                     // A slot with many keys is on its way for longer than eight questions take.
                     attempt = 1;
                 }
-                Failure::ReadOnly | Failure::Disconnected if !is_last => self.doubt(),
+                Failure::ReadOnly | Failure::Disconnected if !is_last => {
+                    self.doubt();
+                    // Whoever takes the connection away has not said so yet; without a pause all attempts could be
+                    // used up in that moment.
+                    yield_now().await;
+                }
                 Failure::Lost { .. } if job.repeatable && !is_last => self.doubt(),
                 failure => return Err(failure.into_error(&node.address.to_string(), *sent)),
             }
