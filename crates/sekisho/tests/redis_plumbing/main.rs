@@ -1,8 +1,14 @@
 //! The Redis plumbing against real servers that are flushed, stopped, killed and moved about.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "the lint's exception for tests does not reach the helpers of an integration test"
+)]
+
 mod cluster;
 mod coalescing;
 mod faults;
+mod proxy;
 mod server;
 
 use std::{sync::Arc, time::Duration};

@@ -9,19 +9,19 @@ use std::{
 use redis::FromRedisValue;
 use tempfile::TempDir;
 
-pub struct Server {
-    pub port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     arguments: Vec<String>,
     child: Child,
     directory: TempDir,
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self::start_with(&[])
     }
 
-    pub fn start_with(arguments: &[&str]) -> Self {
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         // Another process may take the port between its choice and the start, so a failed start chooses again.
         for _ in 0..20 {
@@ -35,23 +35,23 @@ impl Server {
         panic!("redis-server does not start");
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
     /// Starts it again on the same port, empty.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.kill();
         self.child = spawn(self.port, &self.arguments, &self.directory);
         assert!(self.wait_until_it_answers(), "redis-server does not start again");
     }
 
-    pub fn stop(&self) -> Stopped<'_> {
+    pub(crate) fn stop(&self) -> Stopped<'_> {
         self.signal("-STOP");
         Stopped(self)
     }
@@ -61,19 +61,19 @@ impl Server {
         assert!(status.success());
     }
 
-    pub fn connection(&self) -> redis::Connection {
+    pub(crate) fn connection(&self) -> redis::Connection {
         redis::Client::open(self.url()).unwrap().get_connection_with_timeout(Duration::from_secs(2)).unwrap()
     }
 
     /// A command by itself, over a connection of its own.
-    pub fn query<T: FromRedisValue>(&self, words: &[&str]) -> T {
+    pub(crate) fn query<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command.query(&mut self.connection()).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
     /// How often a command was called, by the server's own count.
-    pub fn calls(&self, command: &str) -> u64 {
+    pub(crate) fn calls(&self, command: &str) -> u64 {
         let info: String = self.query(&["INFO", "commandstats"]);
         let prefix = format!("cmdstat_{command}:calls=");
         let line = info.lines().find_map(|line| line.strip_prefix(&prefix));
@@ -106,7 +106,7 @@ impl Drop for Server {
 }
 
 /// A server that has been stopped with SIGSTOP goes on when this is dropped.
-pub struct Stopped<'a>(&'a Server);
+pub(crate) struct Stopped<'a>(&'a Server);
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
@@ -137,16 +137,16 @@ fn free_port() -> u16 {
     }
 }
 
+const NODE: &[&str] = &["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+
 /// Masters that share the slots evenly.
-pub struct Cluster {
-    pub servers: Vec<Server>,
+pub(crate) struct Cluster {
+    pub(crate) servers: Vec<Server>,
 }
 
 impl Cluster {
-    pub fn start(masters: u16) -> Self {
-        let servers: Vec<Server> = (0..masters)
-            .map(|_| Server::start_with(&["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"]))
-            .collect();
+    pub(crate) fn start(masters: u16) -> Self {
+        let servers: Vec<Server> = (0..masters).map(|_| Server::start_with(NODE)).collect();
         let first = servers[0].port.to_string();
         let share = 16_384_u32.div_ceil(u32::from(masters));
         for (at, server) in (0..).zip(&servers) {
@@ -167,23 +167,43 @@ impl Cluster {
         cluster
     }
 
-    pub fn url(&self) -> String {
+    /// A further server that follows one of the masters.
+    pub(crate) fn add_replica(&mut self, of: usize) {
+        let replica = Server::start_with(NODE);
+        let _: () = replica.query(&["CLUSTER", "MEET", "127.0.0.1", &self.servers[of].port.to_string()]);
+        let id = self.id(of);
+        wait_until("the replica knows its master", || {
+            let nodes: String = replica.query(&["CLUSTER", "NODES"]);
+            nodes.contains(&id) && nodes.lines().count() > self.servers.len()
+        });
+        let _: () = replica.query(&["CLUSTER", "REPLICATE", &id]);
+        wait_until("the replica follows", || {
+            replica.query::<String>(&["INFO", "replication"]).contains("master_link_status:up")
+                && self.servers.iter().all(|server| {
+                    let nodes: String = server.query(&["CLUSTER", "NODES"]);
+                    nodes.lines().any(|line| line.contains("slave") && line.contains(&id))
+                })
+        });
+        self.servers.push(replica);
+    }
+
+    pub(crate) fn url(&self) -> String {
         let hosts: Vec<String> = self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port)).collect();
         format!("redis+cluster://{}", hosts.join(","))
     }
 
-    /// Which server has the slot, by the first server's view.
-    pub fn owner(&self, slot: u16) -> usize {
+    /// Which server has the slot, before anything was moved.
+    pub(crate) fn owner(&self, slot: u16) -> usize {
         let share = 16_384_usize.div_ceil(self.servers.len());
         usize::from(slot) / share
     }
 
-    pub fn id(&self, server: usize) -> String {
+    pub(crate) fn id(&self, server: usize) -> String {
         self.servers[server].query(&["CLUSTER", "MYID"])
     }
 
     /// Moves a slot with all its keys, one key at a time, as redis-cli does it. `between` runs after each key.
-    pub fn migrate(&self, slot: u16, from: usize, to: usize, mut between: impl FnMut()) {
+    pub(crate) fn migrate(&self, slot: u16, from: usize, to: usize, mut between: impl FnMut()) {
         let (source, target) = (&self.servers[from], &self.servers[to]);
         let (slot, port) = (slot.to_string(), target.port.to_string());
         let (source_id, target_id) = (self.id(from), self.id(to));
@@ -202,7 +222,7 @@ impl Cluster {
 }
 
 /// Polls a condition for up to 20 seconds.
-pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if condition() {
             return;

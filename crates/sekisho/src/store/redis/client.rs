@@ -3,6 +3,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use redis::{Cmd, Value};
 use tokio::{
     runtime::Handle,
+    task::yield_now,
     time::{Instant, sleep, timeout, timeout_at},
 };
 
@@ -17,8 +18,11 @@ use super::{
     url,
 };
 
-/// Redirects and refusals that one call goes through before it gives up, if its deadline leaves it the time.
+/// Redirects and lost connections that one call goes through before it gives up, if its deadline leaves it the time.
 const ATTEMPTS: u32 = 8;
+/// Pauses before a server that said "not now" is asked again: they double up to the longest, until the deadline.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
 /// How long calls may take and how many may be out.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +118,7 @@ impl Redis {
         let (redis, script) = (self.clone(), script.clone());
         self.inner.runtime.spawn(async move {
             if let Err(error) = redis.run(&script, job).await {
-                tracing::warn!(%error, script = script.sha(), "a call in the background failed");
+                tracing::debug!(%error, script = script.sha(), "a call in the background failed");
             }
         });
     }
@@ -160,6 +164,7 @@ impl Inner {
         };
         let mut ask: Option<Arc<Node>> = None;
         let mut attempt = 0;
+        let mut pause = SHORTEST_PAUSE;
         loop {
             let asking = ask.take();
             let node = match &asking {
@@ -202,11 +207,19 @@ impl Inner {
                         ask = Some(cluster.node_at(&address, &node.address.host)?);
                     }
                 }
-                Failure::Busy { .. } if !is_last => {
+                Failure::Busy { .. } if Instant::now() + pause < deadline => {
                     self.doubt();
-                    sleep(Duration::from_millis(1 << attempt.min(4))).await;
+                    sleep(pause).await;
+                    pause = LONGEST_PAUSE.min(pause * 2);
+                    // A slot with many keys is on its way for longer than eight questions take.
+                    attempt = 1;
                 }
-                Failure::ReadOnly | Failure::Disconnected if !is_last => self.doubt(),
+                Failure::ReadOnly | Failure::Disconnected if !is_last => {
+                    self.doubt();
+                    // Whoever takes the connection away has not said so yet; without a pause all attempts could be
+                    // used up in that moment.
+                    yield_now().await;
+                }
                 Failure::Lost { .. } if job.repeatable && !is_last => self.doubt(),
                 failure => return Err(failure.into_error(&node.address.to_string(), *sent)),
             }

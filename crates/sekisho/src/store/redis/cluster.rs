@@ -194,7 +194,7 @@ async fn keep_fresh(cluster: Weak<Cluster>, stale: Arc<Notify>) {
         let _ = timeout(pause, stale.notified()).await;
         let Some(cluster) = cluster.upgrade() else { return };
         if let Err(error) = cluster.refresh().await {
-            tracing::warn!(%error, "the slots of the cluster are not known anew");
+            tracing::debug!(%error, "the slots of the cluster could not be asked for");
         }
         drop(cluster);
         sleep(REFRESH_AT_MOST_EVERY).await;

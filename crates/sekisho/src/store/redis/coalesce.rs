@@ -139,6 +139,15 @@ impl Queue {
         }
         batch
     }
+
+    /// One call fewer is out, unless somebody waits for it.
+    fn leave(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.waiting == 0 {
+            state.in_flight -= 1;
+        }
+        state.waiting == 0
+    }
 }
 
 impl fmt::Debug for Queue {
@@ -164,21 +173,22 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if !self.held {
-            return;
-        }
-        let batch = self.next();
-        if !batch.is_empty() {
-            self.node.runtime.spawn(drain(self.node.clone(), batch));
+        if self.held && !self.node.queue.leave() {
+            self.node.runtime.spawn(drain(self.node.clone()));
         }
     }
 }
 
-async fn drain(node: Arc<Node>, mut batch: Vec<Waiting>) {
+/// Sends what waits until nothing does. The jobs are taken here and not when the task is spawned: until it runs they
+/// can be withdrawn, and callers that run out of time know that nothing was sent.
+async fn drain(node: Arc<Node>) {
     let mut permit = Permit { node, held: true };
-    while !batch.is_empty() {
+    loop {
+        let batch = permit.next();
+        if batch.is_empty() {
+            return;
+        }
         send(&permit.node, batch).await;
-        batch = permit.next();
     }
 }
 
@@ -200,7 +210,10 @@ impl Drop for Ticket<'_> {
 
 async fn send(node: &Arc<Node>, batch: Vec<Waiting>) {
     let now = Instant::now();
-    let (batch, late): (Vec<_>, Vec<_>) = batch.into_iter().partition(|waiting| waiting.terms.deadline > now);
+    let (batch, late): (Vec<_>, Vec<_>) = batch
+        .into_iter()
+        .filter(|waiting| !waiting.answer.is_closed())
+        .partition(|waiting| waiting.terms.deadline > now);
     for waiting in late {
         let why = Failure::Final(Error::unavailable(format!("{}: no turn came in time", node.address)));
         let _ = waiting.answer.send(Err(Box::new(Returned { why, job: waiting.job })));
@@ -209,12 +222,12 @@ async fn send(node: &Arc<Node>, batch: Vec<Waiting>) {
     let (calls, places) = group(&batch);
     let answers = timeout_at(latest, call::send_many(node, &calls)).await;
     drop(calls);
-    let mut answers = answers.map_or_else(
-        |_| places.iter().map(|_| Err(Failure::Lost { reason: "no answer in time".into() })).collect(),
-        |answers| answers,
-    );
+    let answers = answers.unwrap_or_else(|_| {
+        let late = Failure::Lost { reason: "no answer in time".into() };
+        places.iter().map(|_| Err(late.clone())).collect()
+    });
     let mut jobs: Vec<Option<Waiting>> = batch.into_iter().map(Some).collect();
-    for (answers, places) in answers.drain(..).zip(places) {
+    for (answers, places) in answers.into_iter().zip(places) {
         let each: Vec<Result<Value, Failure>> = match answers {
             Ok(each) => each,
             Err(failure) => vec![Err(failure); places.len()],

@@ -130,7 +130,7 @@ impl Node {
         let Some(live) = current.as_ref().filter(|live| live.epoch == epoch) else { return };
         let since = live.since;
         let previous = self.live.compare_and_swap(&current, None);
-        if !previous.as_ref().is_some_and(|previous| previous.epoch == epoch) {
+        if previous.as_ref().is_none_or(|previous| previous.epoch != epoch) {
             return;
         }
         if since.elapsed() >= PROVEN {
