@@ -16,7 +16,7 @@ pub(super) async fn take(store: &RedisStore, take: &Take, groups: &[Vec<usize>])
     let mut merged = Merged::new(take.demands.len());
     if let TakeKind::Peek = take.kind {
         for members in groups {
-            merged.add(members, store.take_group(take, members, Stage::Peek).await?);
+            merged.add(members, store.take_group(take, members, Stage::Peek).await?.0);
         }
         return Ok(merged.into_taken());
     }
@@ -32,12 +32,13 @@ pub(super) async fn take(store: &RedisStore, take: &Take, groups: &[Vec<usize>])
         let is_last = std::ptr::eq(members, last);
         let stage = if is_last { Stage::Whole } else { Stage::Provisional { tag: tag.0, lease } };
         match store.take_group(take, members, stage).await {
-            Ok(taken) if taken.allowed => merged.add(members, taken),
+            Ok((taken, true)) if i == 0 => return repeated(store, take, groups, taken).await,
+            Ok((taken, _)) if taken.allowed => merged.add(members, taken),
             other => {
                 for members in &groups[..i] {
                     release(store, &give_back, members).await;
                 }
-                let denied = other?;
+                let (denied, _) = other?;
                 return denial(store, take, groups, i, denied).await;
             }
         }
@@ -51,12 +52,27 @@ pub(super) async fn take(store: &RedisStore, take: &Take, groups: &[Vec<usize>])
         if matches!(take.kind, TakeKind::Check) {
             store.end_group(&tag.0, &give_back, members, EndStage::SettleAsReserved).await?;
             // What was held is used now: the figures are read again, the verdicts stay.
-            let figures = store.take_group(&nothing_of(take), members, Stage::Peek).await?;
+            let (figures, _) = store.take_group(&nothing_of(take), members, Stage::Peek).await?;
             merged.replace_figures(members, figures);
         } else {
             store.end_group(&tag.0, &give_back, members, EndStage::Confirm).await?;
         }
     }
+    Ok(merged.into_taken())
+}
+
+/// The same reserve was admitted before: its reservation, and the figures as they are.
+async fn repeated(store: &RedisStore, take: &Take, groups: &[Vec<usize>], first: Taken) -> Result<Taken, Error> {
+    let mut merged = Merged::new(take.demands.len());
+    for members in &groups[1..] {
+        let (mut taken, _) = store.take_group(&nothing_of(take), members, Stage::Peek).await?;
+        for rule in taken.outcomes.iter_mut().flatten() {
+            (rule.denied_until, rule.wait_until) = (None, None);
+        }
+        merged.add(members, taken);
+    }
+    merged.add(&groups[0], first);
+    merged.allowed = true;
     Ok(merged.into_taken())
 }
 
@@ -78,7 +94,7 @@ async fn denial(
     let mut merged = Merged::new(take.demands.len());
     for (i, members) in groups.iter().enumerate() {
         if i != denying {
-            merged.add(members, store.take_group(take, members, Stage::Peek).await?);
+            merged.add(members, store.take_group(take, members, Stage::Peek).await?.0);
         }
     }
     merged.add(&groups[denying], denied);

@@ -8,7 +8,7 @@
 --       3 admin {…, what (0 reset, 1 grant, 2 override), until, amounts… or limit and price…, periods…}
 --       `periods` are {start, end, label, before, after} for each rule that counts by period or under a seed's key.
 -- reply One string per job: a msgpack stream whose first value says what follows:
---       0 denied, 1 admitted: now, expires, then per rule limit used held remaining reset room
+--       0 denied, 1 admitted, 7 admitted by an earlier call: now, expires, then per rule limit used held remaining reset room
 --       2 never fits: target, rule, the most · 3 the caller's period is not Redis's: now · 4 unreadable: key, reason
 --       5 ended: per target ending (0 unknown), expires, amounts… · 6 confirmed: how many targets
 --
@@ -148,7 +148,7 @@ local function run_take(job, k, a, now, slack)
   end
 
   local expires = known or (kind == 2 and allowed and now + lease) or 0
-  local out = { allowed and 1 or 0, now, expires }
+  local out = { known and 7 or allowed and 1 or 0, now, expires }
   for t = 1, count do
     local x = targets[t]
     local p, R, pers, f, dirty = x[1], x[2], x[3], x[6], x[7]
@@ -200,8 +200,10 @@ local function run_end(job, k, a, now, slack)
         return job[first + i] < 0 and n or job[first + i]
       end
       ending = how == 0 and 2 or 1
+      -- A provisional hold was never anybody's reservation: a later try under the same tag starts anew.
+      local provisional = string.byte(R[2], pos + 30) == 1
       expires, amounts = end_hold(R, p, pers, pos, now, actual)
-      remember(key, tag, ending, expires, now + p[3], amounts, now, slack)
+      if not provisional then remember(key, tag, ending, expires, now + p[3], amounts, now, slack) end
     end
     if pos or swept then save(key, R, p, now, existed, slack) end
     out[#out + 1], out[#out + 2] = ending, expires
@@ -229,7 +231,9 @@ local function run_admin(job, k, a, now, slack)
   elseif what == 1 then
     for i, r in ipairs(p[5]) do
       local _, price = terms(R, i, r)
-      grant(r, R, r[7], now, job[7 + i], price, pers[i], holds_of(R, p, r))
+      local given = grant(r, R, r[7], now, job[7 + i], price, pers[i], holds_of(R, p, r))
+      -- What is settled has no place in the bucket any more: it is taken to have lain below all holds.
+      if given > 0 and #R[2] > 0 then move_down(R, p, r, given, function() return true end) end
     end
   else
     local o = { till }

@@ -8,7 +8,7 @@
 
 local FRESH = {
   [1] = { 0, 0, 0 }, [2] = { 0, 0, 0, 0 }, [3] = { '', 0 }, [4] = { '', 0, 0 }, [5] = { 0, 0, 0, 0, 0 },
-  [6] = { 0, 0, 0, 0 }, [7] = { 0 }, [8] = { 0, 0, 0 }, [9] = { 0 }, [11] = { 0, 0 }, [12] = { 0, 0 }, [13] = {},
+  [6] = { 0, 0, 0 }, [7] = { 0 }, [8] = { 0, 0, 0 }, [9] = { 0 }, [11] = { 0, 0 }, [12] = { 0, 0 }, [13] = {},
 }
 
 local function fresh(p)
@@ -121,6 +121,22 @@ local function find_hold(R, p, tag)
   end
 end
 
+-- Holds in a bucket that lay above something now lie less deep.
+local function move_down(R, p, r, given, is_above)
+  local all, size, part, parts = R[2], p[4], r[8], {}
+  for pos = 1, #all, size do
+    local at = sunpack('>I7', all, pos + 23)
+    local mark = sunpack('>I7', all, pos + part + 5)
+    if is_above(at, mark) then
+      parts[#parts + 1] = sub(all, pos, pos + part + 4) .. spack('>I7', max(0, mark - given))
+      parts[#parts + 1] = sub(all, pos + part + 12, pos + size - 1)
+    else
+      parts[#parts + 1] = sub(all, pos, pos + size - 1)
+    end
+  end
+  R[2] = table.concat(parts)
+end
+
 -- Replaces the amounts of the hold at `pos` by `actual` and takes it out. Returns when its lease ran out, and the amounts.
 local function end_hold(R, p, pers, pos, now, actual)
   local all, size = R[2], p[4]
@@ -136,7 +152,11 @@ local function end_hold(R, p, pers, pos, now, actual)
     end
     amounts[i] = actual(i, n)
     local _, price = terms(R, i, r)
-    replace(r, R, r[7], now, n, amounts[i], price, { at, mark, label, name }, pers[i])
+    local given = replace(r, R, r[7], now, n, amounts[i], price, { at, mark, label, name }, pers[i])
+    if given > 0 and #R[2] > 0 then
+      local deep = depth(r, mark, at, now)
+      move_down(R, p, r, given, function(other, m) return depth(r, m, other, now) > deep end)
+    end
   end
   return expires, amounts
 end
@@ -161,7 +181,7 @@ local function bring(R, p, pers, key, now, slack)
     local released = p[2] == 1 or provisional == 1
     local _, amounts = end_hold(R, p, pers, 1, expires, function(_, n) return released and 0 or n end)
     local forget_at = expires + p[3]
-    if forget_at > now then remember(key, tag, 3, expires, forget_at, amounts, now, slack) end
+    if forget_at > now and provisional == 0 then remember(key, tag, 3, expires, forget_at, amounts, now, slack) end
   end
   for i, r in ipairs(rules) do advance(r, R, r[7], now, pers[i]) end
   if R[3] ~= 0 and R[3][1] <= now then R[3] = 0 end
