@@ -85,34 +85,31 @@ impl Limits {
 
     /// Takes all charges at once, or none: reserve and settle in one step.
     pub async fn check(&self, charges: &[Charge]) -> Result<Decision, Error> {
-        self.take(charges, TakeKind::Check).await.map(|(_, decision)| decision)
+        self.take(self.demands(charges)?, TakeKind::Check).await.map(|(_, decision)| decision)
     }
 
     /// What `check` would answer, consuming nothing.
     pub async fn peek(&self, charges: &[Charge]) -> Result<Decision, Error> {
-        self.take(charges, TakeKind::Peek).await.map(|(_, decision)| decision)
+        self.take(self.demands(charges)?, TakeKind::Peek).await.map(|(_, decision)| decision)
     }
 
     /// Holds all charges, or none, until they are settled or released or the lease runs out.
     pub async fn reserve(&self, charges: &[Charge], options: &ReserveOptions) -> Result<Reserved, Error> {
-        let (tag, repeated) = match &options.idempotency_key {
-            Some(key) => (Tag::from_idempotency_key(check_key(key)?), true),
-            None => (Tag::random(), false),
-        };
         let lease = match options.lease {
             Some(lease) => check_lease("lease_ms", lease)?,
             None => self.shortest_lease(charges)?,
         };
-        let (taken, decision) = self.take(charges, TakeKind::Reserve { tag, lease: micros(lease), repeated }).await?;
+        let demands = self.demands(charges)?;
+        let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target)).collect();
+        let (tag, repeated) = match &options.idempotency_key {
+            Some(key) => (Tag::from_idempotency_key(check_key(key)?, held.iter()), true),
+            None => (Tag::random(), false),
+        };
+        let (taken, decision) = self.take(demands, TakeKind::Reserve { tag, lease: micros(lease), repeated }).await?;
         if !taken.allowed {
             return Ok(Reserved::Denied(decision));
         }
-        let held = decision.charges.iter().map(|charge| Held {
-            policy: charge.policy.name().to_owned(),
-            subject: charge.subject.clone(),
-            endpoint: charge.endpoint.clone(),
-        });
-        let id = ReservationId { tag, held: held.collect() };
+        let id = ReservationId { tag, held };
         let targets = self.targets(&id)?;
         let expires_at = taken.expires_at.unwrap_or(taken.at + lease);
         Ok(Reserved::Admitted(Admission::new(id, targets, expires_at, decision, Arc::clone(&self.store))))
@@ -190,8 +187,8 @@ impl Limits {
         self.store.reset_all().await
     }
 
-    async fn take(&self, charges: &[Charge], kind: TakeKind) -> Result<(Taken, Decision), Error> {
-        let take = Take { demands: self.demands(charges)?, kind, entropy: rand::random() };
+    async fn take(&self, demands: Vec<Demand>, kind: TakeKind) -> Result<(Taken, Decision), Error> {
+        let take = Take { demands, kind, entropy: rand::random() };
         let taken = self.store.take(&take).await?;
         let decision = decision(take.demands.into_iter().map(|demand| demand.target), &taken);
         Ok((taken, decision))
@@ -252,6 +249,13 @@ impl Limits {
             shortest = shortest.min(self.policy(&charge.policy)?.lease());
         }
         Ok(shortest)
+    }
+}
+
+impl Held {
+    fn of(target: &Target) -> Self {
+        let policy = target.policy.name().to_owned();
+        Self { policy, subject: target.subject.clone(), endpoint: target.endpoint.clone() }
     }
 }
 

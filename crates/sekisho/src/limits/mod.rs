@@ -24,6 +24,8 @@ pub use jiff::tz::TimeZone;
 pub use memory::{Capacity, MemoryStore};
 pub use period::Period;
 pub use policy::{Cost, Mode, OnFailure, OnLeaseExpiry, Policy};
+#[cfg(feature = "redis")]
+pub use redis::RedisStore;
 pub use reservation::ReservationId;
 pub use rule::{MAX_AMOUNT, REQUESTS, Rule};
 pub use store::LimitStore;

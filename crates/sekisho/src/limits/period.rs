@@ -124,6 +124,12 @@ fn bounds_around(period: Period, zone: &TimeZone, now: u64) -> Bounds {
     Bounds { start: earliest(zone, start).min(now), end: earliest(zone, next).max(now + 1), label }
 }
 
+/// A UTC time as a key template writes it.
+#[cfg(feature = "redis")]
+pub(super) fn utc_label(micros: u64, format: &str) -> String {
+    TimeZone::UTC.to_datetime(instant(micros)).strftime(format).to_string()
+}
+
 fn midnight(date: Date) -> DateTime {
     date.at(0, 0, 0, 0)
 }

@@ -24,6 +24,9 @@ pub struct Policy {
     lease: Duration,
     on_lease_expiry: OnLeaseExpiry,
     on_failure: Option<OnFailure>,
+    /// As the Redis scripts read it, made on first use.
+    #[cfg(feature = "redis")]
+    encoded: std::sync::OnceLock<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,18 +87,22 @@ impl Policy {
             lease: Self::DEFAULT_LEASE,
             on_lease_expiry: OnLeaseExpiry::Settle,
             on_failure: None,
+            #[cfg(feature = "redis")]
+            encoded: std::sync::OnceLock::new(),
         })
     }
 
     #[must_use]
     pub fn with_mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
+        self.changed();
         self
     }
 
     pub fn with_lease(mut self, lease: Duration, on_expiry: OnLeaseExpiry) -> Result<Self, Invalid> {
         self.lease = check_lease("lease", lease)?;
         self.on_lease_expiry = on_expiry;
+        self.changed();
         Ok(self)
     }
 
@@ -136,6 +143,19 @@ impl Policy {
     /// How long the end of a reservation is remembered, so that a repeated settle, release or reserve gets its answer again.
     pub(crate) fn memory_of_ends(&self) -> u64 {
         micros(self.lease).saturating_mul(2).max(60_000_000)
+    }
+
+    /// What was encoded before no longer says what the policy is.
+    fn changed(&mut self) {
+        #[cfg(feature = "redis")]
+        {
+            self.encoded = std::sync::OnceLock::new();
+        }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn encoded(&self) -> &[u8] {
+        self.encoded.get_or_init(|| super::redis::encode::policy(self))
     }
 
     /// The amount each rule is charged. A unit that no rule counts is refused: it would be a charge that is never made.

@@ -156,17 +156,36 @@ impl Record {
         for (i, rule) in policy.rules().iter().enumerate() {
             let terms = self.terms(&rule.algorithm, i);
             let (n, mark) = hold.rules[i];
-            rule.algorithm.end(&mut self.states[i], terms, now, hold.at, mark, n, actual[i]);
+            let given = rule.algorithm.end(&mut self.states[i], terms, now, hold.at, mark, n, actual[i]);
+            if let (1.., Algorithm::Bucket { rate, .. }) = (given, &rule.algorithm) {
+                let depth = rate.depth(mark, hold.at, now);
+                self.move_down(i, given, |other, mark| rate.depth(mark, other, now) > depth);
+            }
         }
     }
 
-    pub(crate) fn operate(&mut self, policy: &Policy, operation: &Operation) {
+    /// Holds in a bucket that lay above something now lie less deep.
+    fn move_down(&mut self, rule: usize, given: u64, is_above: impl Fn(u64, u64) -> bool) {
+        for hold in &mut self.holds {
+            let mark = &mut hold.rules[rule].1;
+            if is_above(hold.at, *mark) {
+                *mark = mark.saturating_sub(given);
+            }
+        }
+    }
+
+    pub(crate) fn operate(&mut self, policy: &Policy, now: u64, operation: &Operation) {
         match operation {
-            Operation::Reset => *self = Self::fresh(policy),
+            Operation::Reset => {
+                *self = Self::fresh(policy);
+                self.advance_states(policy, now);
+            }
             Operation::Grant(amounts) => {
                 for (i, rule) in policy.rules().iter().enumerate() {
                     let terms = self.terms(&rule.algorithm, i);
-                    rule.algorithm.grant(&mut self.states[i], terms, amounts[i], &OfRule(&self.holds, i));
+                    let given = rule.algorithm.grant(&mut self.states[i], terms, amounts[i], &OfRule(&self.holds, i));
+                    // What is settled has no place in the bucket any more: it is taken to have lain below all holds.
+                    self.move_down(i, given, |_, _| true);
                 }
             }
             Operation::Override { limits, until } => {

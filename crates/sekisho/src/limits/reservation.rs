@@ -39,17 +39,19 @@ impl Tag {
         Self(rand::random())
     }
 
-    /// The same key gives the same tag, so that a repeated reserve finds the reservation of the first.
-    pub(crate) fn from_idempotency_key(key: &str) -> Self {
-        let digest = Sha256::new().chain_update("sekisho idempotency key\0").chain_update(key).finalize();
+    /// The same key on the same subjects gives the same tag, so that a repeated reserve finds the reservation of the first.
+    pub(crate) fn from_idempotency_key<'a>(key: &str, held: impl Iterator<Item = &'a Held>) -> Self {
+        let mut digest = Sha256::new().chain_update("sekisho idempotency key\0").chain_update(key);
+        for held in held {
+            // No part holds a NUL, so none can pass for two.
+            let endpoint = held.endpoint.as_ref().map_or("", Endpoint::as_str);
+            for part in [held.policy.as_str(), held.subject.as_str(), endpoint] {
+                digest = digest.chain_update([0]).chain_update(part);
+            }
+        }
         let mut tag = [0; 16];
-        tag.copy_from_slice(&digest[..16]);
+        tag.copy_from_slice(&digest.finalize()[..16]);
         Self(tag)
-    }
-
-    /// How seed 000 names a member of its sorted set: 12 hex digits.
-    pub(crate) fn member(&self) -> String {
-        data_encoding::HEXLOWER.encode(&self.0[..6])
     }
 }
 

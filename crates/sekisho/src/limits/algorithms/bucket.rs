@@ -24,8 +24,6 @@ pub(crate) struct Rate {
 pub(crate) struct State {
     pub(crate) at: u64,
     pub(crate) level: u64,
-    /// What was given back since the oldest open hold: those that lay above it have moved down by as much.
-    pub(crate) given: u64,
     /// Units in open holds.
     pub(crate) held: u64,
 }
@@ -55,6 +53,11 @@ impl Rate {
         self.price * limit / self.leak
     }
 
+    /// How deep a hold lies now: it has leaked without a pause since it was taken, as long as any of it is left.
+    pub(crate) const fn depth(&self, mark: u64, held_at: u64, now: u64) -> u64 {
+        mark.saturating_sub(now.saturating_sub(held_at).saturating_mul(self.leak))
+    }
+
     /// The price of a unit for a subject whose limit is `limit` instead of `configured`: rate and burst change alike, and
     /// the level keeps its meaning.
     pub(crate) fn price_at(&self, configured: u64, limit: u64) -> u64 {
@@ -81,39 +84,34 @@ impl State {
         self.at + self.level.div_ceil(rate.leak)
     }
 
-    /// The mark is the depth at which it lies, and what had been given back by then.
+    /// The mark is how deep it lies: all that must leak before it has.
     pub(crate) fn take(&mut self, price: u64, n: u64, hold: bool) -> u64 {
         self.level = exact(self.level.saturating_add(n.saturating_mul(price)));
         self.held += if hold { n } else { 0 };
-        exact(self.level + self.given)
+        self.level
     }
 
-    /// `held_at` is the instant of the reservation; everything since has leaked without a pause if any of it is left.
-    pub(crate) fn end(&mut self, rate: &Rate, price: u64, held_at: u64, mark: u64, n: u64, actual: u64) {
+    /// Returns how much was given back: holds that lie above it move down by as much.
+    pub(crate) fn end(&mut self, rate: &Rate, price: u64, held_at: u64, mark: u64, n: u64, actual: u64) -> u64 {
         self.held = self.held.saturating_sub(n);
         if actual >= n {
             self.level = exact(self.level.saturating_add((actual - n).saturating_mul(price)));
-        } else {
-            let leaked = self.at.saturating_sub(held_at).saturating_mul(rate.leak);
-            let left = mark.saturating_sub(self.given).saturating_sub(leaked).min(n.saturating_mul(price));
-            self.give(left.min((n - actual).saturating_mul(price)));
+            return 0;
         }
-        if self.held == 0 {
-            self.given = 0;
-        }
+        let left = rate.depth(mark, held_at, self.at).min(n.saturating_mul(price));
+        self.give(left.min((n - actual).saturating_mul(price)))
     }
 
-    pub(crate) fn grant(&mut self, price: u64, n: u64) {
+    /// Returns how much was given back.
+    pub(crate) fn grant(&mut self, price: u64, n: u64) -> u64 {
         let held = self.held.saturating_mul(price);
-        self.give(n.saturating_mul(price).min(self.level.saturating_sub(held)));
+        self.give(n.saturating_mul(price).min(self.level.saturating_sub(held)))
     }
 
-    fn give(&mut self, given: u64) {
+    fn give(&mut self, given: u64) -> u64 {
         let given = given.min(self.level);
         self.level -= given;
-        if self.held > 0 {
-            self.given = exact(self.given + given);
-        }
+        given
     }
 }
 

@@ -216,13 +216,10 @@ impl MemoryStore {
         let policy = &target.policy;
         let shard = self.shard(&mut locked, print);
         let mut record = shard.load(print, policy, now);
-        record.operate(policy, operation);
+        record.operate(policy, now, operation);
         let free: Vec<Room> = vec![Room::Now; policy.rules().len()];
         let outcomes = vec![record.outcomes(policy, now, &free)];
         shard.store(print, policy, record, now, self.inner.bound)?;
-        if matches!(operation, Operation::Reset) {
-            shard.forget_ended(print);
-        }
         Ok(Taken { allowed: true, at: Timestamp::from_micros(now), expires_at: None, outcomes })
     }
 

@@ -241,10 +241,6 @@ impl Shard {
             self.ended.forget_oldest();
         }
     }
-
-    pub(super) fn forget_ended(&mut self, print: Fingerprint) {
-        self.ended.by_tag.retain(|(of, _), _| *of != print);
-    }
 }
 
 fn from_word(policy: &Policy, word: Word, now: u64) -> Record {

@@ -1,1 +1,212 @@
-//! Limits on Redis and Redis Cluster.
+//! Limits on Redis and Redis Cluster: every decision is one script call per slot, on Redis's own clock.
+
+mod decode;
+pub(super) mod encode;
+mod groups;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use super::memory::never_fits;
+use super::policy::Policy;
+use super::store::{
+    Demand, End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target,
+};
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::error::{Error, Invalid};
+use crate::store::redis::{Job, Options, Redis, Script};
+use decode::Reply;
+use encode::{EndStage, Stage, When};
+
+/// The parts of the one script; the order matters, later ones use earlier ones.
+const SCRIPT: &str = concat!(
+    include_str!("scripts/algorithms.lua"),
+    include_str!("scripts/figures.lua"),
+    include_str!("scripts/record.lua"),
+    include_str!("scripts/jobs.lua"),
+);
+
+/// Decides on Redis. Instances with skewed clocks agree, because Redis's clock decides.
+#[derive(Debug, Clone)]
+pub struct RedisStore {
+    redis: Redis,
+    script: Arc<Script>,
+    clock: Arc<dyn Clock>,
+    /// How far Redis's clock is ahead of ours, in microseconds, as far as we know: to name the period it is in.
+    ahead: Arc<AtomicI64>,
+}
+
+impl RedisStore {
+    /// Connects by a `redis://`, `rediss://` or `redis+cluster://` URL. No decision waits longer than `timeout`. A clock is
+    /// for tests: without one, time is Redis's.
+    pub async fn connect(url: &str, timeout: Duration, clock: Option<Arc<dyn Clock>>) -> Result<Self, Error> {
+        let redis = Redis::connect(url, Options { timeout, ..Options::default() }).await.map_err(unavailable)?;
+        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::start()));
+        Ok(Self { redis, script: Arc::new(Script::new(SCRIPT)), clock, ahead: Arc::default() })
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        self.redis.is_cluster()
+    }
+
+    fn when(&self) -> When {
+        let now = self.clock.now().as_micros().saturating_add_signed(self.ahead.load(Ordering::Relaxed));
+        When { now, is_virtual: self.clock.is_virtual() }
+    }
+
+    /// Runs a job, again with another period as long as Redis's clock is in one that we did not name.
+    async fn run(&self, rules: &[usize], job: impl Fn(When) -> Job) -> Result<Reply, Error> {
+        for _ in 0..3 {
+            let value = self.redis.run(&self.script, job(self.when())).await.map_err(unavailable)?;
+            match decode::reply(&value, rules)? {
+                Reply::OtherPeriod { now } => self.learn(now),
+                reply => return Ok(reply),
+            }
+        }
+        let reason = "Redis's clock jumps between periods".to_owned();
+        Err(Error::Unavailable { reason, may_have_run: false })
+    }
+
+    fn learn(&self, redis_now: u64) {
+        let ahead = i128::from(redis_now) - i128::from(self.clock.now().as_micros());
+        self.ahead.store(i64::try_from(ahead).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// The second is true if an earlier call under the same tag was admitted, and nothing was taken now.
+    async fn take_group(&self, take: &Take, members: &[usize], stage: Stage) -> Result<(Taken, bool), Error> {
+        let rules: Vec<usize> = members.iter().map(|i| take.demands[*i].amounts.len()).collect();
+        match self.run(&rules, |when| encode::take(when, take, members, stage)).await? {
+            Reply::Taken { allowed, earlier, at, expires, rules: mut all } => {
+                let mut outcomes = Vec::with_capacity(rules.len());
+                for count in rules {
+                    let rest = all.split_off(count);
+                    outcomes.push(std::mem::replace(&mut all, rest));
+                }
+                let expires_at = (expires > 0).then_some(Timestamp::from_micros(expires));
+                Ok((Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes }, earlier))
+            }
+            Reply::NeverFits { demand, rule, most } => {
+                let index = members[demand];
+                Err(never_fits(index, &take.demands[index], rule, most))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn end_group(
+        &self,
+        tag: &[u8; 16],
+        end: &End,
+        members: &[usize],
+        stage: EndStage,
+    ) -> Result<Vec<(Option<super::Ending>, super::policy::Amounts)>, Error> {
+        let rules: Vec<usize> = members.iter().map(|i| end.targets[*i].policy.rules().len()).collect();
+        match self.run(&rules, |when| encode::end(when, tag, end, members, stage)).await? {
+            Reply::Ended(targets) => Ok(targets),
+            Reply::Confirmed(0) => Err(Error::UnknownReservation),
+            Reply::Confirmed(_) => Ok(Vec::new()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Which targets can be decided in one script: all of them on one server, those of one subject on Cluster.
+    fn groups<'a>(&self, targets: impl Iterator<Item = &'a Target>) -> Vec<Vec<usize>> {
+        let mut groups: Vec<(&str, Vec<usize>)> = Vec::new();
+        for (i, target) in targets.enumerate() {
+            let subject = if self.is_cluster() { target.subject.as_str() } else { "" };
+            match groups.iter_mut().find(|(known, _)| *known == subject) {
+                Some((_, members)) => members.push(i),
+                None => groups.push((subject, vec![i])),
+            }
+        }
+        // In the same order everywhere, so that two calls that share subjects do not deny each other in turn.
+        groups.sort_by_key(|(subject, _)| *subject);
+        groups.into_iter().map(|(_, members)| members).collect()
+    }
+
+    async fn take_all(&self, take: &Take) -> Result<Taken, Error> {
+        let groups = self.groups(take.demands.iter().map(|demand| &demand.target));
+        match groups.as_slice() {
+            [members] => self.take_group(take, members, Stage::Whole).await.map(|(taken, _)| taken),
+            _ => groups::take(self, take, &groups).await,
+        }
+    }
+
+    async fn end_all(&self, end: &End) -> Result<EndOutcome, Error> {
+        let mut ended: Vec<Option<(Option<super::Ending>, super::policy::Amounts)>> = vec![None; end.targets.len()];
+        for members in self.groups(end.targets.iter()) {
+            let outcomes = self.end_group(&end.tag.0, end, &members, EndStage::AsAsked).await?;
+            for (i, outcome) in members.into_iter().zip(outcomes) {
+                ended[i] = Some(outcome);
+            }
+        }
+        let ending = ended.iter().flatten().find_map(|(ending, _)| *ending).ok_or(Error::UnknownReservation)?;
+        let charged = ended.into_iter().flatten();
+        // A shadow charge that would have been denied was never held: it has nothing to end.
+        let charged = charged.map(|(ending, amounts)| if ending.is_some() { amounts } else { Default::default() });
+        Ok(EndOutcome { ending, charged: charged.collect() })
+    }
+}
+
+impl LimitStore for RedisStore {
+    fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
+        Box::pin(self.take_all(take))
+    }
+
+    fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
+        Box::pin(self.end_all(end))
+    }
+
+    fn end_later(&self, end: End) {
+        for members in self.groups(end.targets.iter()) {
+            self.redis.run_later(&self.script, encode::end(self.when(), &end.tag.0, &end, &members, EndStage::AsAsked));
+        }
+    }
+
+    fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
+        Box::pin(async move {
+            let rules = [target.policy.rules().len()];
+            match self.run(&rules, |when| encode::operate(when, target, operation)).await? {
+                Reply::Taken { allowed, at, rules, .. } => {
+                    let at = Timestamp::from_micros(at);
+                    Ok(Taken { allowed, at, expires_at: None, outcomes: vec![rules] })
+                }
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    /// Empties the whole database.
+    fn reset_all(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move { self.redis.command_all(redis::cmd("FLUSHDB")).await.map(drop).map_err(unavailable) })
+    }
+
+    fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {
+        let bad = |key: &crate::key::KeyTemplate| self.is_cluster() && !key.has_subject_as_hash_tag();
+        let found = policy
+            .rules()
+            .iter()
+            .enumerate()
+            .find_map(|(i, rule)| rule.key().filter(|key| bad(key)).map(|key| (i, key)));
+        match found {
+            None => Ok(()),
+            Some((i, key)) => {
+                let reason = format!(
+                    "{:?} has no hash tag around the subject, so that its keys lie in other slots than the policy's record; \
+                     on Cluster write {{{{{{subject}}}}}}, or leave `key` out",
+                    key.source()
+                );
+                Err(Invalid::new(format!("rules[{i}].key"), reason))
+            }
+        }
+    }
+}
+
+fn unavailable(error: crate::store::redis::Error) -> Error {
+    Error::Unavailable { may_have_run: error.may_have_run(), reason: error.to_string() }
+}
+
+fn unexpected(reply: &Reply) -> Error {
+    Error::Corrupt { key: "a script reply".into(), reason: format!("{reply:?} does not answer what was asked") }
+}

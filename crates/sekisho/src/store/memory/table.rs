@@ -65,10 +65,6 @@ impl<V> Table<V> {
         if self.slots.len() < self.slots.capacity() { self.bytes() } else { (self.bytes() * 2).max(256) }
     }
 
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// Inserts a value that is not there yet. `crowded` asks whether one more would be too many; then something goes
     /// first: all that is idle, else the lightest of a sample.
     pub(crate) fn insert(

@@ -1,1 +1,24 @@
-//! The Redis connection: deadlines, slots, scripts, coalescing.
+//! The Redis connection: deadlines, slots, scripts, coalescing. It knows no domain.
+//!
+//! The way of a call: [`Redis::run`] finds the server that owns the job's slot (`slots`, `cluster`), takes a place on
+//! that server or waits for one together with others (`coalesce`), goes out as one `EVALSHA` or in a pipeline of them
+//! (`call`) over the server's one connection (`node`), and is repeated only when the answer proves that nothing ran.
+//!
+//! A script here takes *many* jobs: `EVALSHA sha <keys in all> <keys of job 1> <keys of job 2> … <arguments of job 1>
+//! <arguments of job 2> …`, and answers with an array of one element per job, in order. A job's own arguments tell the
+//! script how many keys and arguments are its own.
+
+mod call;
+mod client;
+mod cluster;
+mod coalesce;
+mod error;
+mod node;
+mod script;
+mod slots;
+mod url;
+
+pub use client::{Options, Redis};
+pub use error::Error;
+pub use script::{Job, Script};
+pub use slots::key_slot;

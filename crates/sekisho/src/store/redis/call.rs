@@ -1,0 +1,185 @@
+//! What goes over the wire: `EVALSHA` for one job or many, and what its answer means.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Pipeline, RedisError, Value};
+use tokio::time::Instant;
+
+use super::{
+    error::{Error, Failure},
+    node::{Live, Loss, Node},
+    script::{Job, Script},
+};
+
+/// Jobs of one script, in one slot, that go out as one `EVALSHA`.
+pub(super) struct Call<'a> {
+    pub(super) script: &'a Script,
+    pub(super) jobs: Vec<&'a Job>,
+}
+
+/// Sends one job alone. `sent` is set as soon as the server may see it.
+pub(super) async fn send_one(node: &Arc<Node>, script: &Script, job: &Job, sent: &mut bool) -> Result<Value, Failure> {
+    let live = node.live().ok_or(Failure::Disconnected)?;
+    *sent = true;
+    let out = Outstanding::new(node, &live);
+    let mut connection = live.connection.clone();
+    let mut reply = connection.send_packed_command(&command(script, Name::Sha, &[job])).await;
+    if is_no_script(&reply) {
+        reply = connection.send_packed_command(&command(script, Name::Source, &[job])).await;
+    }
+    out.settle(reply.as_ref().err());
+    let mut values = read(node, &live, reply, 1)?;
+    values.pop().expect("read has counted them")
+}
+
+/// Sends a job to the server its slot is moving to, which takes it only after `ASKING`.
+pub(super) async fn send_asking(
+    node: &Arc<Node>,
+    script: &Script,
+    job: &Job,
+    sent: &mut bool,
+) -> Result<Value, Failure> {
+    let live = node.live().ok_or(Failure::Disconnected)?;
+    *sent = true;
+    let out = Outstanding::new(node, &live);
+    let mut connection = live.connection.clone();
+    let mut name = Name::Sha;
+    let reply = loop {
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.add_command(redis::cmd("ASKING")).add_command(command(script, name, &[job]));
+        let reply = connection.send_packed_commands(&pipeline, 0, 2).await;
+        let reply = reply.map(|mut replies| replies.pop().unwrap_or(Value::Nil));
+        if name == Name::Source || !is_no_script(&reply) {
+            break reply;
+        }
+        name = Name::Source;
+    };
+    out.settle(reply.as_ref().err());
+    let mut values = read(node, &live, reply, 1)?;
+    values.pop().expect("read has counted them")
+}
+
+/// Sends many calls at once and gives, for each call, what each of its jobs got.
+pub(super) async fn send_many(node: &Arc<Node>, calls: &[Call<'_>]) -> Vec<Answers> {
+    let Some(live) = node.live() else { return calls.iter().map(|_| Err(Failure::Disconnected)).collect() };
+    let out = Outstanding::new(node, &live);
+    let commands = calls.iter().map(|call| command(call.script, Name::Sha, &call.jobs)).collect();
+    let mut replies = exchange(&live, commands).await;
+    let unknown: Vec<usize> = (0..calls.len()).filter(|&at| is_no_script(&replies[at])).collect();
+    if !unknown.is_empty() {
+        let again = unknown.iter().map(|&at| command(calls[at].script, Name::Source, &calls[at].jobs)).collect();
+        for (&at, reply) in unknown.iter().zip(exchange(&live, again).await) {
+            replies[at] = reply;
+        }
+    }
+    out.settle(replies.iter().find_map(|reply| reply.as_ref().err()));
+    calls.iter().zip(replies).map(|(call, reply)| read(node, &live, reply, call.jobs.len())).collect()
+}
+
+/// One element per job, or one failure for all of them.
+pub(super) type Answers = Result<Vec<Result<Value, Failure>>, Failure>;
+
+/// The script by its name, which is short, or by its source, which also teaches the server the name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    Sha,
+    Source,
+}
+
+fn command(script: &Script, name: Name, jobs: &[&Job]) -> Cmd {
+    let keys: usize = jobs.iter().map(|job| job.keys.len()).sum();
+    let args: usize = jobs.iter().map(|job| job.args.len()).sum();
+    let bytes: usize = jobs.iter().flat_map(|job| job.keys.iter().chain(&job.args)).map(Vec::len).sum();
+    let (verb, body) = match name {
+        Name::Sha => ("EVALSHA", script.sha()),
+        Name::Source => ("EVAL", script.source()),
+    };
+    let mut command = Cmd::with_capacity(3 + keys + args, verb.len() + body.len() + 8 + bytes);
+    command.arg(verb).arg(body).arg(keys);
+    for key in jobs.iter().flat_map(|job| &job.keys) {
+        command.arg(key.as_slice());
+    }
+    for arg in jobs.iter().flat_map(|job| &job.args) {
+        command.arg(arg.as_slice());
+    }
+    command
+}
+
+async fn exchange(live: &Live, commands: Vec<Cmd>) -> Vec<Result<Value, RedisError>> {
+    let mut connection = live.connection.clone();
+    if let [command] = commands.as_slice() {
+        return vec![connection.send_packed_command(command).await];
+    }
+    let count = commands.len();
+    let mut pipeline = Pipeline::with_capacity(count);
+    for command in commands {
+        pipeline.add_command(command);
+    }
+    match connection.send_packed_commands(&pipeline, 0, count).await {
+        // Errors of the server stay where they are, in the place of their own answer.
+        Ok(replies) => replies.into_iter().map(Ok).collect(),
+        Err(error) => vec![Err(error); count],
+    }
+}
+
+fn is_no_script(reply: &Result<Value, RedisError>) -> bool {
+    matches!(reply, Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT")
+}
+
+fn read(node: &Arc<Node>, live: &Live, reply: Result<Value, RedisError>, jobs: usize) -> Answers {
+    match reply {
+        Ok(Value::Array(values)) if values.len() == jobs => Ok(values
+            .into_iter()
+            .map(|value| match value {
+                Value::ServerError(error) => Err(Failure::from_job(&error)),
+                value => Ok(value),
+            })
+            .collect()),
+        Ok(Value::ServerError(error)) => {
+            let failure = Failure::from_call(&error);
+            if matches!(failure, Failure::ReadOnly) {
+                node.drop_connection(live.epoch, Loss::ReadOnly);
+            }
+            Err(failure)
+        }
+        Ok(other) => Err(Failure::Final(Error::BadReply {
+            reason: match other {
+                Value::Array(values) => format!("{} elements for {jobs} jobs", values.len()).into(),
+                _ => "not an array".into(),
+            },
+        })),
+        Err(error) => Err(Failure::Lost { reason: error.to_string().into() }),
+    }
+}
+
+/// A call that is out. Whoever stops waiting for it drops this, and if that was after most of the deadline the
+/// connection goes: calls sent after it would stand behind a server that has stopped, and run when nobody waits.
+struct Outstanding<'a> {
+    node: &'a Arc<Node>,
+    epoch: u64,
+    since: Instant,
+    settled: bool,
+}
+
+impl<'a> Outstanding<'a> {
+    fn new(node: &'a Arc<Node>, live: &Live) -> Self {
+        Self { node, epoch: live.epoch, since: Instant::now(), settled: false }
+    }
+
+    fn settle(mut self, error: Option<&RedisError>) {
+        self.settled = true;
+        if error.is_some() {
+            self.node.drop_connection(self.epoch, Loss::Closed);
+        }
+    }
+}
+
+impl Drop for Outstanding<'_> {
+    fn drop(&mut self) {
+        // Not after any time-out: a job that waited for its turn has little time left when it is sent, and that says
+        // nothing about the server.
+        if !self.settled && self.since.elapsed() * 4 >= self.node.options.timeout * 3 {
+            self.node.drop_connection(self.epoch, Loss::Stalled);
+        }
+    }
+}

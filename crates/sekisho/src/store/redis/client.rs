@@ -1,0 +1,257 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
+use tokio::{
+    runtime::Handle,
+    task::yield_now,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::{
+    call,
+    cluster::Cluster,
+    coalesce::{self, Terms},
+    error::{Error, Failure},
+    node::Node,
+    script::{Job, Script},
+    slots::key_slot,
+    url,
+};
+
+/// Redirects and lost connections that one call goes through before it gives up, if its deadline leaves it the time.
+const ATTEMPTS: u32 = 8;
+/// Pauses before a server that said "not now" is asked again: they double up to the longest, until the deadline.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+
+/// How long calls may take and how many may be out.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The deadline of one call, with everything: waiting for a turn, redirects, repeats.
+    pub timeout: Duration,
+    /// For a new connection, with login.
+    pub connect_timeout: Duration,
+    /// Jobs in one `EVALSHA`, and `EVALSHA`s in one pipeline.
+    pub batch: usize,
+    /// Calls that may be out to one server at a time. Jobs that come while all are out share the next one.
+    pub in_flight: usize,
+    /// Jobs that may wait for one server. More are refused at once.
+    pub queue: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(50),
+            connect_timeout: Duration::from_millis(250),
+            batch: 64,
+            in_flight: 8,
+            queue: 65_536,
+        }
+    }
+}
+
+/// A Redis server or a Redis Cluster. Clones share the connections.
+#[derive(Clone)]
+pub struct Redis {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    options: Options,
+    runtime: Handle,
+    servers: Servers,
+}
+
+#[derive(Debug)]
+enum Servers {
+    One(Arc<Node>),
+    Many(Arc<Cluster>),
+}
+
+impl Redis {
+    /// Connects to `redis://[[user]:password@]host[:port][/db]`, or to a Cluster by one or more of its servers,
+    /// `redis+cluster://host:port,host:port`. With `rediss` instead of `redis` it goes over TLS.
+    ///
+    /// Fails if no server answers within `connect_timeout`. Afterwards connections that are lost are replaced in the
+    /// background, on the runtime that this is called on.
+    pub async fn connect(url: &str, options: Options) -> Result<Self, Error> {
+        let target = url::parse(url)?;
+        let runtime = Handle::try_current().map_err(|_| Error::unavailable("there is no tokio runtime"))?;
+        if target.login.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
+            // If somebody else was faster, theirs is as good.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let servers = if target.cluster {
+            Servers::Many(Cluster::connect(target, options, runtime.clone()).await?)
+        } else {
+            let address = target.addresses.into_iter().next().ok_or_else(|| Error::invalid_url("a host is missing"))?;
+            let node = Node::start(address, &target.login, options, runtime.clone(), None)?;
+            node.wait_up().await?;
+            Servers::One(node)
+        };
+        Ok(Self { inner: Arc::new(Inner { options, runtime, servers }) })
+    }
+
+    /// Whether keys are spread over slots, so that those of one job must share a hash tag.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.inner.servers, Servers::Many(_))
+    }
+
+    /// Runs `script` for `job` and returns the job's own element of the answer.
+    ///
+    /// It ends within `Options::timeout`. A script that may have run is sent again only if the job is repeatable.
+    /// Dropping the future withdraws a job that waits for its turn, and leaves one that was sent to run.
+    pub async fn run(&self, script: &Arc<Script>, job: Job) -> Result<Value, Error> {
+        let deadline = Instant::now() + self.inner.options.timeout;
+        let mut sent = false;
+        match timeout_at(deadline, self.inner.attempts(script, job, deadline, &mut sent)).await {
+            Ok(answer) => answer,
+            Err(_) if sent => Err(Error::unknown(format!("no answer in {:?}", self.inner.options.timeout))),
+            Err(_) => Err(Error::unavailable(format!("no turn in {:?}", self.inner.options.timeout))),
+        }
+    }
+
+    /// The same in the background, on the runtime of [`Redis::connect`]: for what is given back on drop, where nobody
+    /// can wait. Failures are logged.
+    pub fn run_later(&self, script: &Arc<Script>, job: Job) {
+        let (redis, script) = (self.clone(), script.clone());
+        self.inner.runtime.spawn(async move {
+            if let Err(error) = redis.run(&script, job).await {
+                tracing::debug!(%error, script = script.sha(), "a call in the background failed");
+            }
+        });
+    }
+
+    /// Sends a plain command to every master, for tests and checks, and returns their answers.
+    pub async fn command_all(&self, command: Cmd) -> Result<Vec<Value>, Error> {
+        let masters = match &self.inner.servers {
+            Servers::One(node) => vec![node.clone()],
+            Servers::Many(cluster) => cluster.masters(),
+        };
+        let patience = self.inner.options.timeout.max(self.inner.options.connect_timeout);
+        let mut answers = Vec::with_capacity(masters.len());
+        for node in masters {
+            node.wait_up().await?;
+            let live = node.live().ok_or_else(|| Error::unavailable(format!("{} is not connected", node.address)))?;
+            let mut connection = live.connection.clone();
+            match timeout(patience, connection.send_packed_command(&command)).await {
+                Ok(Ok(Value::ServerError(error))) => {
+                    return Err(Failure::from_job(&error).into_error(&node.address.to_string(), true));
+                }
+                Ok(Ok(value)) => answers.push(value),
+                Ok(Err(error)) => return Err(Error::unknown(format!("{}: {error}", node.address))),
+                Err(_) => return Err(Error::unknown(format!("{}: no answer in {patience:?}", node.address))),
+            }
+        }
+        Ok(answers)
+    }
+}
+
+impl Inner {
+    /// Sends the job until it has an answer or the error is one that a repeat cannot or must not mend.
+    /// `sent` is true whenever this may be dropped with the job on its way.
+    async fn attempts(
+        &self,
+        script: &Arc<Script>,
+        mut job: Job,
+        deadline: Instant,
+        sent: &mut bool,
+    ) -> Result<Value, Error> {
+        let slot = match &self.servers {
+            Servers::One(_) => 0,
+            Servers::Many(_) => job.keys.first().map_or(0, |key| key_slot(key)),
+        };
+        let mut ask: Option<Arc<Node>> = None;
+        let mut attempt = 0;
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let asking = ask.take();
+            let node = match &asking {
+                Some(node) => node.clone(),
+                None => self.owner(slot)?,
+            };
+            if let Err(error) = node.wait_up().await {
+                self.doubt();
+                return Err(if *sent { Error::unknown(error.to_string()) } else { error });
+            }
+            let sent_before = *sent;
+            let failure = if asking.is_some() {
+                match call::send_asking(&node, script, &job, sent).await {
+                    Ok(value) => return Ok(value),
+                    Err(failure) => failure,
+                }
+            } else {
+                let terms = Terms { slot, alone: attempt > 0 && self.is_cluster(), deadline };
+                match coalesce::submit(&node, script, job, terms, sent).await {
+                    Ok(value) => return Ok(value),
+                    Err(returned) => {
+                        job = returned.job;
+                        returned.why
+                    }
+                }
+            };
+            *sent = sent_before || matches!(failure, Failure::Lost { .. });
+            attempt += 1;
+            let is_last = attempt == ATTEMPTS;
+            match failure {
+                Failure::Moved { address } if !is_last => match &self.servers {
+                    Servers::Many(cluster) => cluster.moved(slot, &address, &node)?,
+                    Servers::One(_) => {
+                        let message = format!("{slot} {address}: it is a Redis Cluster, write redis+cluster://");
+                        return Err(Error::Server { code: "MOVED".to_owned(), message });
+                    }
+                },
+                Failure::Ask { address } if !is_last => {
+                    if let Servers::Many(cluster) = &self.servers {
+                        ask = Some(cluster.node_at(&address, &node.address.host)?);
+                    }
+                }
+                Failure::Busy { .. } if Instant::now() + pause < deadline => {
+                    self.doubt();
+                    sleep(pause).await;
+                    pause = LONGEST_PAUSE.min(pause * 2);
+                    // A slot with many keys is on its way for longer than eight questions take.
+                    attempt = 1;
+                }
+                Failure::ReadOnly | Failure::Disconnected if !is_last => {
+                    self.doubt();
+                    // Whoever takes the connection away has not said so yet; without a pause all attempts could be
+                    // used up in that moment.
+                    yield_now().await;
+                }
+                Failure::Lost { .. } if job.repeatable && !is_last => self.doubt(),
+                failure => return Err(failure.into_error(&node.address.to_string(), *sent)),
+            }
+        }
+    }
+
+    fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Many(_))
+    }
+
+    fn owner(&self, slot: u16) -> Result<Arc<Node>, Error> {
+        match &self.servers {
+            Servers::One(node) => Ok(node.clone()),
+            Servers::Many(cluster) => cluster.owner(slot).ok_or_else(|| {
+                cluster.doubt();
+                Error::unavailable(format!("no server has slot {slot}"))
+            }),
+        }
+    }
+
+    fn doubt(&self) {
+        if let Servers::Many(cluster) = &self.servers {
+            cluster.doubt();
+        }
+    }
+}
+
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("servers", &self.inner.servers)
+            .field("options", &self.inner.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,224 @@
+//! One server and the one connection to it.
+//!
+//! redis-rs's own ConnectionManager makes callers wait for its reconnects, beyond any time-out, and stays on a server
+//! that has become a replica. Here a lost connection is replaced in the background, and calls meanwhile fail at once.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, aio::MultiplexedConnection};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, watch},
+    time::{Instant, sleep},
+};
+
+use super::{
+    client::Options,
+    coalesce::Queue,
+    error::Error,
+    url::{Address, Login},
+};
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// A connection that lived shorter than this did not prove that the server is well.
+const PROVEN: Duration = Duration::from_secs(1);
+
+/// A server, connected or trying to be.
+pub(super) struct Node {
+    pub(super) address: Address,
+    pub(super) options: Options,
+    pub(super) runtime: Handle,
+    pub(super) queue: Queue,
+    client: Client,
+    live: ArcSwapOption<Live>,
+    link: watch::Sender<Link>,
+    epochs: AtomicU64,
+    /// Connections lost or not made since the last one that proved itself.
+    failures: AtomicU32,
+    /// Told of every lost connection: the reason may be that the slots are elsewhere now.
+    on_loss: Option<Arc<Notify>>,
+}
+
+/// A connection and its number, so that of all the calls that fail on it only the first drops it.
+pub(super) struct Live {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) epoch: u64,
+    since: Instant,
+}
+
+#[derive(Clone, Debug)]
+enum Link {
+    Up,
+    /// The first attempt since the loss is under way: worth waiting for, within the call's deadline.
+    Connecting,
+    /// It failed, or is not expected to succeed. Calls fail at once.
+    Down(Arc<str>),
+}
+
+/// Why a connection is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// It broke.
+    Closed,
+    /// The server answers as a replica; the name may lead to another server by now.
+    ReadOnly,
+    /// No answer came in time. What was sent may still run, and more must not be piled on it.
+    Stalled,
+}
+
+impl Node {
+    /// Starts to connect in the background, on this runtime, and goes on until the last handle is dropped.
+    pub(super) fn start(
+        address: Address,
+        login: &Login,
+        options: Options,
+        runtime: Handle,
+        on_loss: Option<Arc<Notify>>,
+    ) -> Result<Arc<Self>, Error> {
+        let client = Client::open(login.at(&address)?).map_err(|error| Error::invalid_url(error.to_string()))?;
+        let node = Arc::new(Self {
+            address,
+            options,
+            runtime,
+            queue: Queue::default(),
+            client,
+            live: ArcSwapOption::empty(),
+            link: watch::Sender::new(Link::Connecting),
+            epochs: AtomicU64::new(0),
+            failures: AtomicU32::new(0),
+            on_loss,
+        });
+        node.connect_in_background(Duration::ZERO);
+        Ok(node)
+    }
+
+    /// The connection, if there is one.
+    pub(super) fn live(&self) -> Option<Arc<Live>> {
+        self.live.load_full()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.live.load().is_some()
+    }
+
+    /// Waits while the first attempt to connect is under way, and no longer.
+    pub(super) async fn wait_up(&self) -> Result<(), Error> {
+        if self.is_up() {
+            return Ok(());
+        }
+        let mut link = self.link.subscribe();
+        let settled = link.wait_for(|link| !matches!(link, Link::Connecting)).await;
+        match settled.as_deref() {
+            Ok(Link::Down(reason)) => Err(Error::unavailable(format!("{}: {reason}", self.address))),
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::unavailable("shut down")),
+        }
+    }
+
+    /// Gives a connection up and has it replaced. Does nothing if that was done before.
+    pub(super) fn drop_connection(self: &Arc<Self>, epoch: u64, loss: Loss) {
+        let current = self.live.load();
+        let Some(live) = current.as_ref().filter(|live| live.epoch == epoch) else { return };
+        let since = live.since;
+        let previous = self.live.compare_and_swap(&current, None);
+        if previous.as_ref().is_none_or(|previous| previous.epoch != epoch) {
+            return;
+        }
+        if since.elapsed() >= PROVEN {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+        // One immediate attempt is free; a server that keeps closing must not be hammered.
+        let pause = if failures == 0 { Duration::ZERO } else { pause_after(failures) };
+        let link = if loss != Loss::Stalled && pause.is_zero() {
+            Link::Connecting
+        } else {
+            Link::Down(format!("the connection was given up ({loss:?})").into())
+        };
+        self.link.send_replace(link);
+        tracing::warn!(server = %self.address, ?loss, "connection to redis lost");
+        if let Some(on_loss) = &self.on_loss {
+            on_loss.notify_one();
+        }
+        self.connect_in_background(pause);
+    }
+
+    fn connect_in_background(self: &Arc<Self>, mut pause: Duration) {
+        let node = Arc::downgrade(self);
+        self.runtime.spawn(async move {
+            loop {
+                if !pause.is_zero() {
+                    sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+                }
+                let Some(node) = node.upgrade() else { return };
+                match node.connect().await {
+                    Ok(()) => return,
+                    Err(error) => {
+                        let failures = node.failures.fetch_add(1, Ordering::Relaxed);
+                        tracing::debug!(server = %node.address, %error, "redis does not let us connect");
+                        node.link.send_replace(Link::Down(error.to_string().into()));
+                        pause = pause_after(failures + 1);
+                    }
+                }
+            }
+        });
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<(), redis::RedisError> {
+        let epoch = self.epochs.fetch_add(1, Ordering::Relaxed);
+        let broken = Arc::new(AtomicBool::new(false));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.options.connect_timeout))
+            // Every call has its own deadline, and one timer is enough.
+            .set_response_timeout(None)
+            .set_push_sender(watch_for_loss(Arc::downgrade(self), epoch, broken.clone()));
+        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        self.live.store(Some(Arc::new(Live { connection, epoch, since: Instant::now() })));
+        self.link.send_replace(Link::Up);
+        tracing::debug!(server = %self.address, "connected to redis");
+        // It may have broken before it was stored, when there was nothing to drop yet.
+        if broken.load(Ordering::SeqCst) {
+            self.drop_connection(epoch, Loss::Closed);
+        }
+        Ok(())
+    }
+}
+
+fn watch_for_loss(
+    node: Weak<Node>,
+    epoch: u64,
+    broken: Arc<AtomicBool>,
+) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
+    move |info| {
+        if info.kind == PushKind::Disconnection {
+            broken.store(true, Ordering::SeqCst);
+            if let Some(node) = node.upgrade() {
+                node.drop_connection(epoch, Loss::Closed);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn pause_after(failures: u32) -> Duration {
+    LONGEST_PAUSE.min(SHORTEST_PAUSE * (1 << failures.saturating_sub(1).min(4)))
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the client: it holds the password.
+        f.debug_struct("Node")
+            .field("address", &self.address.to_string())
+            .field("link", &*self.link.borrow())
+            .finish_non_exhaustive()
+    }
+}
