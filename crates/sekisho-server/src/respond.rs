@@ -67,7 +67,12 @@ impl Problem {
                     .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
             }
             _ => {
-                tracing::error!(%error, "a request failed");
+                // Keys hold subjects, which are people: only who asks for debug sees them.
+                match error {
+                    Error::Corrupt { reason, .. } => tracing::error!(reason, "the store holds something unreadable"),
+                    _ => tracing::error!("a request failed"),
+                }
+                tracing::debug!(%error, "a request failed");
                 let kind = "urn:sekisho:problem:internal";
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, kind, "The server failed", "the request was not decided")
             }

@@ -1,8 +1,10 @@
 //! What is needed before anything can be served: a store, and addresses that may be opened.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use sekisho::backend::Backend;
+use sekisho::backend::{Backend, BackendKind};
+use sekisho::limits::RedisStore;
 
 use crate::config::Config;
 
@@ -25,11 +27,14 @@ pub enum StartError {
 
 /// Opens what the configuration names: memory, or a Redis.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
-    match &config.store.url {
-        None => Ok(Backend::memory(config.memory)),
-        Some(url) => Err(StartError::Store {
-            url: url.to_string(),
-            reason: "stores other than memory are not available in this build".to_owned(),
-        }),
-    }
+    let Some(url) = &config.store.url else {
+        return Ok(Backend::memory(config.memory));
+    };
+    let store = RedisStore::connect(url.expose(), config.store.timeout, None).await.map_err(|error| {
+        // The error is the client library's, and could quote the URL it was given.
+        let reason = error.to_string().replace(url.expose(), &url.to_string());
+        StartError::Store { url: url.to_string(), reason }
+    })?;
+    let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
+    Ok(Backend { limits: Arc::new(store), kind })
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use sekisho_server::config::env::Environment;
 use sekisho_server::config::{Config, address};
-use sekisho_server::{Addresses, Server, stop_signal};
+use sekisho_server::{Addresses, Server, StartError, stop_signal};
 
 use crate::exit::{Failure, Outcome};
 use crate::logging::{self, LogFormat};
@@ -56,7 +56,11 @@ fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, sekisho
 
 async fn serve(config: Config) -> Result<Outcome, Failure> {
     let examples = Examples::of(&config);
-    let server = Server::bind(config).await.map_err(|error| Failure::Server(error.to_string()))?;
+    let server = Server::bind(config).await.map_err(|error| match error {
+        // The file or a flag asks for what must not be.
+        StartError::Policy(_) | StartError::OpenApi(_) => Failure::Input(error.to_string()),
+        _ => Failure::Server(error.to_string()),
+    })?;
     output::line(&examples.welcome(server.addresses()));
     server
         .run(async {

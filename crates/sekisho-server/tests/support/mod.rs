@@ -9,7 +9,7 @@ use sekisho::backend::Backend;
 use sekisho::clock::{ManualClock, Timestamp};
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
-use sekisho_server::{Addresses, Server};
+use sekisho_server::{Addresses, Server, open_store};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -56,13 +56,26 @@ impl TestServer {
         Self::with(Config::parse("test.yaml", yaml).unwrap().with_environment(&environment).unwrap())
     }
 
-    /// Monday, 2025-09-29 00:00:20 UTC, so that a minute is a third over and a day has begun.
+    /// In memory, on a Monday: 2025-09-29 00:00:20 UTC, so that a minute is a third over and a day has begun.
     pub(crate) fn with(config: Config) -> Self {
         let clock = ManualClock::at(Timestamp::from_secs(1_759_104_020));
         let backend = Backend::memory_on(config.memory, Arc::new(clock.clone()));
+        Self::serve(config, clock, Some(backend))
+    }
+
+    /// On the store that the configuration names, and on its clock.
+    pub(crate) fn on_its_store(config: Config) -> Self {
+        Self::serve(config, ManualClock::default(), None)
+    }
+
+    fn serve(config: Config, clock: ManualClock, backend: Option<Backend>) -> Self {
         let (stop, stopped) = oneshot::channel();
         let (ready, addresses) = std::sync::mpsc::channel();
         let serve = async move {
+            let backend = match backend {
+                Some(backend) => backend,
+                None => open_store(&config).await.unwrap(),
+            };
             let gateway = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let server = Server::new(config, backend, gateway, api).unwrap();
