@@ -116,6 +116,29 @@ fn heads_are_bounded() {
     assert_eq!(status(head(format!("x: {}\r\n", "1".repeat(1_000_000)))), "431");
 }
 
+#[test]
+fn a_request_in_flight_is_finished_and_no_other_is_taken() {
+    let mut server = TestServer::with(Config::built_in().unwrap());
+    let mut stream = TcpStream::connect(server.addresses.api).unwrap();
+    let body = json!({ "policy": "demo", "subject": "a" }).to_string();
+    let head = "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nexpect: 100-continue\r\n";
+    write!(stream, "{head}content-length: {}\r\n\r\n", body.len()).unwrap();
+    // This line comes once the handler waits for the body: the request is in flight.
+    let expected = "HTTP/1.1 100 Continue\r\n\r\n";
+    let mut go_on = vec![0; expected.len()];
+    stream.read_exact(&mut go_on).unwrap();
+    assert_eq!(String::from_utf8(go_on).unwrap(), expected);
+    server.stop();
+    // The listener closes at once; a connection that was still queued is reset.
+    while TcpStream::connect(server.addresses.api).is_ok() {
+        std::thread::yield_now();
+    }
+    stream.write_all(body.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("connection: close"), "{reply}");
+}
+
 async fn bind(config: Config) -> Result<(), StartError> {
     Server::bind(config).await.map(drop)
 }

@@ -1,5 +1,7 @@
 //! The doors on a real Redis and a real cluster.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod support;
 
 use sekisho_server::config::Config;

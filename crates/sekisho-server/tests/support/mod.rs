@@ -124,6 +124,11 @@ impl TestServer {
         Reply { status: response.status().as_u16(), headers: response.headers().clone(), text }
     }
 
+    /// Tells it to stop, without waiting for it.
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
     /// Used and held of the first rule.
     #[track_caller]
     pub(crate) fn counted(&self, policy: &str, subject: &str) -> (u64, u64) {
@@ -135,7 +140,7 @@ impl TestServer {
 
 impl Drop for TestServer {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        self.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
