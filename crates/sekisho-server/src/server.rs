@@ -82,6 +82,7 @@ impl Server {
 
     /// Serves until `stop` resolves, then finishes what is in flight.
     pub async fn run(self, stop: impl Future<Output = ()>) {
+        tracing::info!(gateway = %self.addresses.gateway, api = %self.addresses.api, "serving");
         let connections = GracefulShutdown::new();
         {
             let gateway = accept(self.gateway.0, self.gateway.1, &connections);
