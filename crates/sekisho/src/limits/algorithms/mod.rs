@@ -104,8 +104,11 @@ impl Algorithm {
     #[inline]
     pub(crate) fn advance(&self, state: &mut State, now: u64) {
         match (self, state) {
-            (Self::FixedWindow { window, .. }, State::Window(s)) => s.advance(now - now % window),
-            (Self::Calendar { calendar, .. }, State::Window(s)) => s.advance(calendar.around(now).0),
+            (Self::FixedWindow { window, .. }, State::Window(s)) => s.advance(now, || {
+                let start = now - now % window;
+                (start, start + window)
+            }),
+            (Self::Calendar { calendar, .. }, State::Window(s)) => s.advance(now, || calendar.around(now)),
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.advance(*window, now),
             (&Self::SlidingCounter { window, width, .. }, State::Counter(s)) => s.advance(Shape { window, width }, now),
             (Self::Interpolated { window, .. }, State::Interpolated(s)) => s.advance(*window, now),
@@ -123,8 +126,7 @@ impl Algorithm {
             return Room::Never;
         }
         match (self, state) {
-            (Self::FixedWindow { window, .. }, State::Window(s)) => s.room(limit, s.start + window, n),
-            (Self::Calendar { calendar, .. }, State::Window(s)) => s.room(limit, calendar.around(s.start).1, n),
+            (_, State::Window(s)) => s.room(limit, n),
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.room(limit, *window, n),
             (&Self::SlidingCounter { window, width, .. }, State::Counter(s)) => {
                 s.room(limit, Shape { window, width }, n)
@@ -225,12 +227,7 @@ impl Algorithm {
             Figures { limit, used: limit - remaining - held, held, remaining, reset_at }
         };
         match (self, state) {
-            (Self::FixedWindow { window, .. }, State::Window(s)) => {
-                counted(s.count, s.held.min(s.count), s.start + window)
-            }
-            (Self::Calendar { calendar, .. }, State::Window(s)) => {
-                counted(s.count, s.held.min(s.count), calendar.around(s.start).1)
-            }
+            (_, State::Window(s)) => counted(s.count, s.held.min(s.count), s.end),
             (Self::SlidingLog { window, .. }, State::Log(s)) => {
                 let held: u64 = holds.each().filter(|h| h.mark + window > now).map(|h| h.amount).sum();
                 counted(s.total, held.min(s.total), s.entries.back().map_or(now, |&(at, _)| at + window))
@@ -264,8 +261,7 @@ impl Algorithm {
     pub(crate) fn idle_at(&self, state: &State) -> u64 {
         match (self, state) {
             (_, State::Window(s)) if s.count == 0 => 0,
-            (Self::FixedWindow { window, .. }, State::Window(s)) => s.start + window,
-            (Self::Calendar { calendar, .. }, State::Window(s)) => calendar.around(s.start).1,
+            (_, State::Window(s)) => s.end,
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.entries.back().map_or(0, |&(at, _)| at + window),
             (&Self::SlidingCounter { window, width, .. }, State::Counter(s)) => {
                 s.buckets.back().map_or(0, |b| Shape { window, width }.leaves_at(b.index))
