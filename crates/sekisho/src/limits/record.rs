@@ -156,7 +156,21 @@ impl Record {
         for (i, rule) in policy.rules().iter().enumerate() {
             let terms = self.terms(&rule.algorithm, i);
             let (n, mark) = hold.rules[i];
-            rule.algorithm.end(&mut self.states[i], terms, now, hold.at, mark, n, actual[i]);
+            let height = rule.algorithm.height(&self.states[i], hold.at, mark);
+            let given = rule.algorithm.end(&mut self.states[i], terms, now, hold.at, mark, n, actual[i]);
+            if given > 0 {
+                self.let_down(&rule.algorithm, i, height, given);
+            }
+        }
+    }
+
+    /// The holds of rule `i` that reach higher than `height` come down by `given`.
+    fn let_down(&mut self, algorithm: &Algorithm, i: usize, height: u64, given: u64) {
+        for other in &mut self.holds {
+            let mark = &mut other.rules[i].1;
+            if algorithm.height(&self.states[i], other.at, *mark) > height {
+                *mark = mark.saturating_sub(given);
+            }
         }
     }
 
@@ -169,7 +183,10 @@ impl Record {
             Operation::Grant(amounts) => {
                 for (i, rule) in policy.rules().iter().enumerate() {
                     let terms = self.terms(&rule.algorithm, i);
-                    rule.algorithm.grant(&mut self.states[i], terms, amounts[i], &OfRule(&self.holds, i));
+                    let given = rule.algorithm.grant(&mut self.states[i], terms, amounts[i], &OfRule(&self.holds, i));
+                    if given > 0 {
+                        self.let_down(&rule.algorithm, i, 0, given);
+                    }
                 }
             }
             Operation::Override { limits, until } => {

@@ -82,7 +82,6 @@ struct RuleState {
     // What only makes sense as one number.
     level: u64,
     level_at: u64,
-    given: u64,
     next: u64,
     step: u64,
     blocked_until: u64,
@@ -364,7 +363,7 @@ impl Model {
             match plain {
                 Plain::Bucket { .. } => {
                     state.level += n * price;
-                    mark = state.level + state.given;
+                    mark = state.level;
                 }
                 Plain::Interval { every, .. } if n > 0 => {
                     state.step = every * n;
@@ -425,20 +424,19 @@ impl Model {
             event.open = false;
             event.amount = actual;
             let (at, mark) = (event.at, event.mark);
-            let still_open = state.events.iter().any(|e| e.open && e.amount > 0);
             match plain {
                 Plain::Bucket { limit, window, .. } => {
                     let (_, leak) = price_and_leak(limit, window);
                     if actual >= n {
                         state.level += (actual - n) * price;
                     } else {
-                        let left = mark.saturating_sub(state.given).saturating_sub((now - at).saturating_mul(leak));
+                        let height = |at: u64, mark: u64| mark.saturating_sub((now - at).saturating_mul(leak));
+                        let left = height(at, mark);
                         let back = left.min(n * price).min((n - actual) * price).min(state.level);
                         state.level -= back;
-                        state.given += back;
-                    }
-                    if !still_open {
-                        state.given = 0;
+                        for above in state.events.iter_mut().filter(|e| e.open && height(e.at, e.mark) > left) {
+                            above.mark -= back.min(above.mark);
+                        }
                     }
                 }
                 Plain::Interval { .. } if actual == 0 && n > 0 && mark == state.next => {

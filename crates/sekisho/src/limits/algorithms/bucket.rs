@@ -4,8 +4,9 @@
 //! of a unit and the leak of a microsecond are whole numbers, so nothing is ever rounded.
 //!
 //! What is taken out of the middle of a leaking bucket cannot simply be put back: part of it has leaked meanwhile, and
-//! giving that part back a second time would admit more than burst + rate·T. A reservation therefore remembers how deep
-//! it lay; giving it back returns only what has not leaked yet, counting first in, first out.
+//! giving that part back a second time would admit more than burst + rate·T. A reservation therefore remembers how high
+//! it reached; giving it back returns only what has not leaked yet, counting first in, first out, and lets those that lie
+//! above it down by as much.
 
 use super::Room;
 use crate::error::Invalid;
@@ -24,8 +25,6 @@ pub(crate) struct Rate {
 pub(crate) struct State {
     pub(crate) at: u64,
     pub(crate) level: u64,
-    /// What was given back since the oldest open hold: those that lay above it have moved down by as much.
-    pub(crate) given: u64,
     /// Units in open holds.
     pub(crate) held: u64,
 }
@@ -81,39 +80,39 @@ impl State {
         self.at + self.level.div_ceil(rate.leak)
     }
 
-    /// The mark is the depth at which it lies, and what had been given back by then.
+    /// The mark is the level that it reaches.
     pub(crate) fn take(&mut self, price: u64, n: u64, hold: bool) -> u64 {
         self.level = exact(self.level.saturating_add(n.saturating_mul(price)));
         self.held += if hold { n } else { 0 };
-        exact(self.level + self.given)
+        self.level
     }
 
-    /// `held_at` is the instant of the reservation; everything since has leaked without a pause if any of it is left.
-    pub(crate) fn end(&mut self, rate: &Rate, price: u64, held_at: u64, mark: u64, n: u64, actual: u64) {
+    /// Returns what was given back.
+    pub(crate) fn end(&mut self, rate: &Rate, price: u64, held_at: u64, mark: u64, n: u64, actual: u64) -> u64 {
         self.held = self.held.saturating_sub(n);
         if actual >= n {
             self.level = exact(self.level.saturating_add((actual - n).saturating_mul(price)));
-        } else {
-            let leaked = self.at.saturating_sub(held_at).saturating_mul(rate.leak);
-            let left = mark.saturating_sub(self.given).saturating_sub(leaked).min(n.saturating_mul(price));
-            self.give(left.min((n - actual).saturating_mul(price)));
+            return 0;
         }
-        if self.held == 0 {
-            self.given = 0;
-        }
+        let left = self.height(rate, held_at, mark).min(n.saturating_mul(price));
+        self.give(left.min((n - actual).saturating_mul(price)))
     }
 
-    pub(crate) fn grant(&mut self, price: u64, n: u64) {
+    /// How high a hold still reaches: everything since has leaked without a pause if any of it is left.
+    pub(crate) fn height(&self, rate: &Rate, held_at: u64, mark: u64) -> u64 {
+        mark.saturating_sub(self.at.saturating_sub(held_at).saturating_mul(rate.leak))
+    }
+
+    /// Returns what was given back: as if it had lain below every hold, which then gives back the less.
+    pub(crate) fn grant(&mut self, price: u64, n: u64) -> u64 {
         let held = self.held.saturating_mul(price);
-        self.give(n.saturating_mul(price).min(self.level.saturating_sub(held)));
+        self.give(n.saturating_mul(price).min(self.level.saturating_sub(held)))
     }
 
-    fn give(&mut self, given: u64) {
+    fn give(&mut self, given: u64) -> u64 {
         let given = given.min(self.level);
         self.level -= given;
-        if self.held > 0 {
-            self.given = exact(self.given + given);
-        }
+        given
     }
 }
 

@@ -169,8 +169,18 @@ impl Algorithm {
         }
     }
 
-    /// Replaces a held `n` by `actual`. The state was brought to `now`; `held_at` and `mark` are the hold's.
-    pub(crate) fn end(&self, state: &mut State, terms: Terms, now: u64, held_at: u64, mark: u64, n: u64, actual: u64) {
+    /// Replaces a held `n` by `actual`. The state was brought to `now`; `held_at` and `mark` are the hold's. Returns how far
+    /// the holds above it come down, in a bucket.
+    pub(crate) fn end(
+        &self,
+        state: &mut State,
+        terms: Terms,
+        now: u64,
+        held_at: u64,
+        mark: u64,
+        n: u64,
+        actual: u64,
+    ) -> u64 {
         match (self, state) {
             (_, State::Window(s)) => s.end(mark, n, actual),
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.end(*window, now, mark, n, actual),
@@ -178,25 +188,35 @@ impl Algorithm {
                 s.end(Shape { window, width }, now, mark, n, actual);
             }
             (Self::Interpolated { window, .. }, State::Interpolated(s)) => s.end(*window, mark, n, actual),
-            (Self::Bucket { rate, .. }, State::Bucket(s)) => s.end(rate, terms.price, held_at, mark, n, actual),
+            (Self::Bucket { rate, .. }, State::Bucket(s)) => return s.end(rate, terms.price, held_at, mark, n, actual),
             (_, State::Concurrency { held }) => *held = held.saturating_sub(n),
             (_, State::Interval(s)) => s.end(mark, n, actual),
             _ => {}
         }
+        0
     }
 
-    /// Gives back up to `n` of what is settled.
-    pub(crate) fn grant(&self, state: &mut State, terms: Terms, n: u64, holds: &impl OpenHolds) {
+    /// How high a hold reaches in a state that was brought to now; nothing but a bucket has a height.
+    pub(crate) fn height(&self, state: &State, held_at: u64, mark: u64) -> u64 {
+        match (self, state) {
+            (Self::Bucket { rate, .. }, State::Bucket(s)) => s.height(rate, held_at, mark),
+            _ => 0,
+        }
+    }
+
+    /// Gives back up to `n` of what is settled. Returns how far every hold comes down, in a bucket.
+    pub(crate) fn grant(&self, state: &mut State, terms: Terms, n: u64, holds: &impl OpenHolds) -> u64 {
         match state {
             State::Window(s) => s.grant(n),
             State::Log(s) => s.grant(n, |at| holds.each().filter(|h| h.mark == at).map(|h| h.amount).sum()),
             State::Counter(s) => s.grant(n),
             State::Interpolated(s) => s.grant(n),
-            State::Bucket(s) => s.grant(terms.price, n),
+            State::Bucket(s) => return s.grant(terms.price, n),
             State::Interval(s) => *s = interval::State { held: s.held, ..Default::default() },
             State::Block { until } => *until = 0,
             State::Concurrency { .. } => {}
         }
+        0
     }
 
     /// The figures of a state that was brought to `now`.

@@ -94,7 +94,7 @@ fn kind_of(rule: &Rule) -> (u8, [u64; 4], usize) {
         Algorithm::SlidingLog { window, .. } => (3, [window, 0, 0, 0], 2),
         Algorithm::SlidingCounter { window, width, .. } => (4, [window, width, 0, 0], 3),
         Algorithm::Interpolated { window, .. } => (5, [window, 0, 0, 0], 5),
-        Algorithm::Bucket { rate, queue, .. } => (6, [rate.price, rate.leak, rate.full, u64::from(queue)], 4),
+        Algorithm::Bucket { rate, queue, .. } => (6, [rate.price, rate.leak, rate.full, u64::from(queue)], 3),
         Algorithm::Concurrency { .. } => (7, [0; 4], 1),
         Algorithm::Interval { min, max, max_wait } => (8, [min, max, max_wait, 0], 3),
         Algorithm::Block => (9, [0; 4], 1),

@@ -7,7 +7,7 @@
 --
 -- A record `R` is an array; `o` is the slot of the rule in it:
 --   1 start count held · 2 start count held end · 3 entries total · 4 buckets total held · 5 start cur prev hcur hprev ·
---   6 at level given held · 7 held · 8 next step held · 9 until · 11, 12 start held · 13 nothing.
+--   6 at level held · 7 held · 8 next step held · 9 until · 11, 12 start held · 13 nothing.
 -- `per` is what the caller knows of the rule's period: {start, end, label, before, after}, and, once read, its count in 6.
 --
 -- Room is a number: 0 fits, t > 0 denied until t, t < 0 admitted with its turn at -t, NEVER more than it can ever give.
@@ -221,8 +221,8 @@ local function take(r, R, o, now, n, price, hold, entropy, per, name)
   local kind, held = r[1], hold and n or 0
   if kind == 6 then
     R[o + 1] = min(R[o + 1] + n * price, EXACT)
-    R[o + 3] = R[o + 3] + held
-    return min(R[o + 1] + R[o + 2], EXACT)
+    R[o + 2] = R[o + 2] + held
+    return R[o + 1]
   elseif kind == 3 then
     local entries, at = R[o], now
     if #entries > 0 then at = max(at, (sunpack('>I7', entries, #entries - 11))) end
@@ -265,10 +265,15 @@ local function take(r, R, o, now, n, price, hold, entropy, per, name)
   return 0
 end
 
+-- How high a hold reaches in a bucket: everything since has leaked without a pause if any of it is left.
+local function height(r, R, o, held_at, mark)
+  return max(0, mark - max(0, R[o] - held_at) * r[4])
+end
+
 local function bucket_give(R, o, given)
   given = min(given, R[o + 1])
   R[o + 1] = R[o + 1] - given
-  if R[o + 3] > 0 then R[o + 2] = min(R[o + 2] + given, EXACT) end
+  return given
 end
 
 -- Adds to a seed's counter, or takes from it: never below 0, and never a key that has expired.
@@ -278,19 +283,18 @@ local function counter_add(key, n)
   if count then redis.call('INCRBY', key, max(n, -max(count, 0))) end
 end
 
--- Replaces a held `n` by `actual`. The state was brought to `now`; `h` is the hold: {at, mark, label, name}.
+-- Replaces a held `n` by `actual`. The state was brought to `now`; `h` is the hold: {at, mark, label, name}. Returns how
+-- far the holds above it come down, in a bucket.
 local function replace(r, R, o, now, n, actual, price, h, per)
   local kind, mark = r[1], h[2]
   if kind == 6 then
-    R[o + 3] = max(0, R[o + 3] - n)
+    R[o + 2] = max(0, R[o + 2] - n)
     if actual >= n then
       R[o + 1] = min(R[o + 1] + (actual - n) * price, EXACT)
     else
-      local leaked = max(0, R[o] - h[1]) * r[4]
-      local left = min(max(0, mark - R[o + 2] - leaked), n * price)
-      bucket_give(R, o, min(left, (n - actual) * price))
+      local left = min(height(r, R, o, h[1], mark), n * price)
+      return bucket_give(R, o, min(left, (n - actual) * price))
     end
-    if R[o + 3] == 0 then R[o + 2] = 0 end
   elseif kind == 3 then
     if mark + r[3] > now then
       if actual >= n then log_add(R, o, mark, actual - n) else log_remove(R, o, mark, n - actual) end
@@ -330,4 +334,5 @@ local function replace(r, R, o, now, n, actual, price, h, per)
       R[o + 1] = 0
     end
   end
+  return 0
 end

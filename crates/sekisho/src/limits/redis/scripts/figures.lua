@@ -31,7 +31,7 @@ local function figures(r, R, o, now, limit, price, per, holds)
     local remaining
     if kind == 6 then
       remaining = limit == 0 and 0 or floor(max(0, r[5] - R[o + 1]) / price)
-      held, reset = R[o + 3], R[o] + ceil(R[o + 1] / r[4])
+      held, reset = R[o + 2], R[o] + ceil(R[o + 1] / r[4])
     elseif kind == 8 then
       remaining = min(limit, R[o] - now <= max(0, r[5]) and 1 or 0)
       held, reset = R[o + 2], max(R[o], now)
@@ -59,13 +59,14 @@ local function idle_at(r, R, o)
   return 0
 end
 
--- Gives back up to `n` of what is settled, the newest first, never what is held.
+-- Gives back up to `n` of what is settled, the newest first, never what is held. Returns how far every hold comes down, in
+-- a bucket.
 local function grant(r, R, o, now, n, price, per, holds)
   local kind = r[1]
   if kind == 1 or kind == 2 then
     R[o + 1] = R[o + 1] - min(n, max(0, R[o + 1] - R[o + 2]))
   elseif kind == 6 then
-    bucket_give(R, o, min(n * price, max(0, R[o + 1] - R[o + 3] * price)))
+    return bucket_give(R, o, min(n * price, max(0, R[o + 1] - R[o + 2] * price)))
   elseif kind == 3 then
     local pos = #R[o] - 11
     while pos >= 1 and n > 0 do
@@ -104,4 +105,5 @@ local function grant(r, R, o, now, n, price, per, holds)
     end
     per[6] = redis.call('ZCOUNT', per[4], per[7], '+inf')
   end
+  return 0
 end

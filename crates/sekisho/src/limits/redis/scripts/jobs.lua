@@ -229,7 +229,7 @@ local function run_admin(job, k, a, now, slack)
   elseif what == 1 then
     for i, r in ipairs(p[5]) do
       local _, price = terms(R, i, r)
-      grant(r, R, r[7], now, job[7 + i], price, pers[i], holds_of(R, p, r))
+      let_down(R, p, r, 0, grant(r, R, r[7], now, job[7 + i], price, pers[i], holds_of(R, p, r)))
     end
   else
     local o = { till }

@@ -8,7 +8,7 @@
 
 local FRESH = {
   [1] = { 0, 0, 0 }, [2] = { 0, 0, 0, 0 }, [3] = { '', 0 }, [4] = { '', 0, 0 }, [5] = { 0, 0, 0, 0, 0 },
-  [6] = { 0, 0, 0, 0 }, [7] = { 0 }, [8] = { 0, 0, 0 }, [9] = { 0 }, [11] = { 0, 0 }, [12] = { 0, 0 }, [13] = {},
+  [6] = { 0, 0, 0 }, [7] = { 0 }, [8] = { 0, 0, 0 }, [9] = { 0 }, [11] = { 0, 0 }, [12] = { 0, 0 }, [13] = {},
 }
 
 local function fresh(p)
@@ -121,6 +121,19 @@ local function find_hold(R, p, tag)
   end
 end
 
+-- The holds of a bucket that reach higher than `level` come down by `given`.
+local function let_down(R, p, r, level, given)
+  if given == 0 then return end
+  local all, size, parts = R[2], p[4], {}
+  for pos = 1, #all, size do
+    local mark_at = pos + r[8] + 5
+    local held_at, mark = (sunpack('>I7', all, pos + 23)), (sunpack('>I7', all, mark_at))
+    if height(r, R, r[7], held_at, mark) > level then mark = max(0, mark - given) end
+    parts[#parts + 1] = sub(all, pos, mark_at - 1) .. spack('>I7', mark) .. sub(all, mark_at + 7, pos + size - 1)
+  end
+  R[2] = table.concat(parts)
+end
+
 -- Replaces the amounts of the hold at `pos` by `actual` and takes it out. Returns when its lease ran out, and the amounts.
 local function end_hold(R, p, pers, pos, now, actual)
   local all, size = R[2], p[4]
@@ -136,7 +149,9 @@ local function end_hold(R, p, pers, pos, now, actual)
     end
     amounts[i] = actual(i, n)
     local _, price = terms(R, i, r)
-    replace(r, R, r[7], now, n, amounts[i], price, { at, mark, label, name }, pers[i])
+    local level = r[1] == 6 and height(r, R, r[7], at, mark)
+    local given = replace(r, R, r[7], now, n, amounts[i], price, { at, mark, label, name }, pers[i])
+    if level then let_down(R, p, r, level, given) end
   end
   return expires, amounts
 end
