@@ -123,7 +123,11 @@ local function run_take(job, k, a, now, slack)
     x[7] = bring(x[2], x[1], x[3], x[5], now, slack)
   end
 
-  local known = kind == 2 and job[8] == 1 and earlier(targets[1][5], targets[1][2], targets[1][1], tag, now)
+  local known
+  if kind == 2 and job[8] == 1 then
+    -- Any of them tells: a shadow charge that would have been denied was never held.
+    for t = 1, count do known = known or earlier(targets[t][5], targets[t][2], targets[t][1], tag, now) end
+  end
   local allowed = true
   for t = 1, count do
     local x = targets[t]
