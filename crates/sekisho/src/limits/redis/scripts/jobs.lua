@@ -4,7 +4,7 @@
 -- ARGV  of a job: a msgpack array, then one msgpack policy per target:
 --       {op, targets, now (0: ask Redis), slack, tag, ...}, by op:
 --       1 take  {…, kind (0 check, 1 peek, 2 reserve), lease, repeated, provisional, entropy, amounts…, periods…}
---       2 end   {…, how (0 release, 1 settle, 2 confirm), amounts… (-1: as reserved), periods…}
+--       2 end   {…, how (0 release, 1 settle, 2 confirm, 3 take back), amounts… (-1: as reserved), periods…}
 --       3 admin {…, what (0 reset, 1 grant, 2 override), until, amounts… or limit and price…, periods…}
 --       `periods` are {start, end, label, before, after} for each rule that counts by period or under a seed's key.
 -- reply One string per job: a msgpack stream whose first value says what follows:
@@ -195,17 +195,18 @@ local function run_end(job, k, a, now, slack)
       end
     end
     local pos = ending == 0 and find_hold(R, p, tag)
-    if pos and how == 2 then
-      R[2] = sub(R[2], 1, pos + 29) .. '\0' .. sub(R[2], pos + 31)
-      confirmed = confirmed + 1
+    if how == 2 then
+      if pos then R[2] = sub(R[2], 1, pos + 29) .. '\0' .. sub(R[2], pos + 31) end
+      -- What has ended was confirmed before: this is a repeat.
+      if pos or ending ~= 0 then confirmed = confirmed + 1 end
     elseif pos then
       local function actual(i, n)
-        if how == 0 then return 0 end
+        if how ~= 1 then return 0 end
         return job[first + i] < 0 and n or job[first + i]
       end
-      ending = how == 0 and 2 or 1
+      ending = how == 1 and 1 or 2
       expires, amounts = end_hold(R, p, pers, pos, now, actual)
-      remember(key, tag, ending, expires, now + p[3], amounts, now, slack)
+      if how ~= 3 then remember(key, tag, ending, expires, now + p[3], amounts, now, slack) end
     end
     if pos or swept then save(key, R, p, now, existed, slack) end
     out[#out + 1], out[#out + 2] = ending, expires

@@ -176,7 +176,8 @@ local function bring(R, p, pers, key, now, slack)
     local released = p[2] == 1 or provisional == 1
     local _, amounts = end_hold(R, p, pers, 1, expires, function(_, n) return released and 0 or n end)
     local forget_at = expires + p[3]
-    if forget_at > now then remember(key, tag, 3, expires, forget_at, amounts, now, slack) end
+    -- A provisional hold was never a reservation: its tag may be used again.
+    if provisional == 0 and forget_at > now then remember(key, tag, 3, expires, forget_at, amounts, now, slack) end
   end
   for i, r in ipairs(rules) do advance(r, R, r[7], now, pers[i]) end
   if R[3] ~= 0 and R[3][1] <= now then R[3] = 0 end
