@@ -257,7 +257,7 @@ impl ModelRun {
             *self.keys.entry(key).or_insert(next)
         });
         if let Some(id) = by_key
-            && let Some(expires) = self.of(&asks[0]).expires_of(id, now)
+            && let Some(expires) = asks.iter().find_map(|ask| self.of(ask).expires_of(id, now))
         {
             self.reservations.push((id, asks.clone()));
             let rules = self.outcomes(&asks, &mut |_, _| Verdict::Fits);

@@ -5,6 +5,8 @@
 
 mod admission;
 pub(crate) mod algorithms;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 mod decision;
 mod engine;
 pub mod memory;

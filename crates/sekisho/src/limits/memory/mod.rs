@@ -143,9 +143,11 @@ impl MemoryStore {
             records.push(self.shard(&mut locked, *print).load(*print, &demand.target.policy, now));
         }
         let earlier = match take.kind {
-            TakeKind::Reserve { tag, repeated: true, .. } => {
-                self.earlier(&mut locked, prints[0], &records[0], tag, now)
-            }
+            // Any of them tells: a shadow charge that would have been denied was never held.
+            TakeKind::Reserve { tag, repeated: true, .. } => prints
+                .iter()
+                .zip(&records)
+                .find_map(|(print, record)| self.earlier(&mut locked, *print, record, tag, now)),
             _ => None,
         };
         let decided = if earlier.is_some() { Ok((true, free(take))) } else { decide(take, &records, now) };

@@ -14,7 +14,6 @@ use crate::error::Error;
 pub(super) enum Reply {
     Taken {
         allowed: bool,
-        earlier: bool,
         at: u64,
         expires: u64,
         rules: Vec<RuleOutcome>,
@@ -46,7 +45,7 @@ pub(super) fn reply(value: &redis::Value, rules: &[usize]) -> Result<Reply, Erro
 fn read(stream: &mut Cursor<&[u8]>, rules: &[usize]) -> Option<Result<Reply, Error>> {
     let mut next = || read_int::<i64, _>(stream).ok();
     Some(Ok(match next()? {
-        kind @ (0 | 1 | 7) => {
+        kind @ (0 | 1) => {
             let (at, expires) = (unsigned(next()?), unsigned(next()?));
             let mut outcomes = Vec::with_capacity(rules.iter().sum());
             for _ in 0..rules.iter().sum::<usize>() {
@@ -58,7 +57,7 @@ fn read(stream: &mut Cursor<&[u8]>, rules: &[usize]) -> Option<Result<Reply, Err
                 let wait_until = (room < 0).then_some(time);
                 outcomes.push(RuleOutcome { limit, used, held, remaining, reset_at, denied_until, wait_until });
             }
-            Reply::Taken { allowed: kind != 0, earlier: kind == 7, at, expires, rules: outcomes }
+            Reply::Taken { allowed: kind == 1, at, expires, rules: outcomes }
         }
         2 => Reply::NeverFits {
             demand: unsigned(next()?) as usize,

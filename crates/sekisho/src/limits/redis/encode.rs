@@ -169,7 +169,8 @@ pub(super) fn take(when: When, take: &Take, members: &[usize], stage: Stage) -> 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndStage {
     AsAsked,
-    Release,
+    /// Gives back, and forgets that there was anything: the same tag may be used again.
+    TakeBack,
     SettleAsReserved,
     /// Makes a provisional hold a plain one.
     Confirm,
@@ -177,8 +178,9 @@ pub(super) enum EndStage {
 
 pub(super) fn end(when: When, tag: &[u8; 16], end: &End, members: &[usize], stage: EndStage) -> Job {
     let how = match (stage, &end.how) {
+        (EndStage::TakeBack, _) => 3,
         (EndStage::Confirm, _) => 2,
-        (EndStage::Release, _) | (EndStage::AsAsked, EndHow::Release) => 0,
+        (EndStage::AsAsked, EndHow::Release) => 0,
         (EndStage::SettleAsReserved, _) | (EndStage::AsAsked, EndHow::Settle(_)) => 1,
     };
     let mut keys = SmallVec::new();

@@ -1,8 +1,10 @@
 //! Several subjects on Cluster: group by group, each in its own slot.
 //!
-//! Every group but the last is held provisionally, in a fixed order, and given back on the first denial. A process that
-//! dies in between leaves provisional holds, which are released when their short lease runs out, whatever the policy says.
-//! Others may be denied meanwhile; nobody is admitted over.
+//! Every group is held provisionally, in a fixed order, and given back on the first denial. When the last one is in, all
+//! are confirmed. A process that dies before that leaves provisional holds, which are released when their lease runs out,
+//! whatever the policy says; so does a call that arrives after its caller gave up on it. Others may be denied meanwhile;
+//! nobody is admitted over. Only a death between two confirmations leaves one subject charged and another not: there is no
+//! place in two slots at which both could be decided.
 
 use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken, Target};
 use crate::limits::decision::RuleOutcome;
@@ -13,73 +15,89 @@ use crate::limits::store::End;
 const PROVISIONAL_LEASE: u64 = 5_000_000;
 
 pub(super) async fn take(store: &RedisStore, take: &Take, groups: &[Vec<usize>]) -> Result<Taken, Error> {
-    let mut merged = Merged::new(take.demands.len());
     if let TakeKind::Peek = take.kind {
+        let mut merged = Merged::new(take.demands.len());
         for members in groups {
-            merged.add(members, store.take_group(take, members, Stage::Peek).await?.0);
+            merged.add(members, store.take_group(take, members, Stage::Peek).await?);
         }
         return Ok(merged.into_taken());
     }
+    // In a task of its own: a caller that goes away must not leave half of it.
+    let (store, take, groups) = (store.clone(), take.clone(), groups.to_vec());
+    let whole = tokio::spawn(async move { hold_and_confirm(&store, &take, &groups).await });
+    whole.await.unwrap_or_else(|error| {
+        let reason = format!("the decision was interrupted: {error}");
+        Err(Error::Unavailable { reason, may_have_run: true })
+    })
+}
 
+async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]) -> Result<Taken, Error> {
+    let mut merged = Merged::new(take.demands.len());
     let (tag, lease) = match take.kind {
         TakeKind::Reserve { tag, lease, .. } => (tag, lease),
         TakeKind::Check | TakeKind::Peek => (Tag::random(), PROVISIONAL_LEASE),
     };
     let targets: Vec<Target> = take.demands.iter().map(|demand| demand.target.clone()).collect();
     let give_back = End { tag, targets, how: EndHow::Release };
-    let Some((last, earlier)) = groups.split_last() else { return Ok(merged.into_taken()) };
     for (i, members) in groups.iter().enumerate() {
-        let is_last = std::ptr::eq(members, last);
-        let stage = if is_last { Stage::Whole } else { Stage::Provisional { tag: tag.0, lease } };
-        match store.take_group(take, members, stage).await {
-            Ok((taken, true)) if i == 0 => return repeated(store, take, groups, taken).await,
-            Ok((taken, _)) if taken.allowed => merged.add(members, taken),
+        match store.take_group(take, members, Stage::Provisional { tag: tag.0, lease }).await {
+            Ok(taken) if taken.allowed => merged.add(members, taken),
             other => {
-                for members in &groups[..i] {
-                    release(store, &give_back, members).await;
-                }
-                let (denied, _) = other?;
+                take_back(store, &give_back, &groups[..i]).await;
+                let denied = other?;
                 return denial(store, take, groups, i, denied).await;
             }
         }
     }
-
-    for members in earlier {
-        // A group of shadow policies that would deny holds nothing.
-        if !members.iter().any(|i| merged.is_held(*i)) {
-            continue;
+    // A group of shadow policies that would deny holds nothing.
+    let held = groups.iter().filter(|members| members.iter().any(|i| merged.is_held(*i)));
+    let mut confirming = tokio::task::JoinSet::new();
+    for members in held {
+        let (store, take, end, members) = (store.clone(), take.clone(), give_back.clone(), members.clone());
+        confirming.spawn(async move {
+            let figures = confirm(&store, &take, &end, &members).await?;
+            Ok::<_, Error>((members, figures))
+        });
+    }
+    let mut failed = None;
+    while let Some(confirmed) = confirming.join_next().await {
+        match confirmed {
+            Ok(Ok((members, Some(figures)))) => merged.replace_figures(&members, figures),
+            Ok(Ok((_, None))) => {}
+            Ok(Err(error)) => failed = Some(error),
+            Err(error) => failed = Some(Error::Unavailable { reason: error.to_string(), may_have_run: true }),
         }
-        if matches!(take.kind, TakeKind::Check) {
-            store.end_group(&tag.0, &give_back, members, EndStage::SettleAsReserved).await?;
-            // What was held is used now: the figures are read again, the verdicts stay.
-            let (figures, _) = store.take_group(&nothing_of(take), members, Stage::Peek).await?;
-            merged.replace_figures(members, figures);
-        } else {
-            store.end_group(&tag.0, &give_back, members, EndStage::Confirm).await?;
-        }
+    }
+    if let Some(error) = failed {
+        take_back(store, &give_back, groups).await;
+        return Err(error);
     }
     Ok(merged.into_taken())
 }
 
-/// The same reserve was admitted before: its reservation, and the figures as they are.
-async fn repeated(store: &RedisStore, take: &Take, groups: &[Vec<usize>], first: Taken) -> Result<Taken, Error> {
-    let mut merged = Merged::new(take.demands.len());
-    for members in &groups[1..] {
-        let (mut taken, _) = store.take_group(&nothing_of(take), members, Stage::Peek).await?;
-        for rule in taken.outcomes.iter_mut().flatten() {
-            (rule.denied_until, rule.wait_until) = (None, None);
-        }
-        merged.add(members, taken);
+/// Makes a provisional group a plain one; for a check with the figures after it, because what was held is used now.
+async fn confirm(store: &RedisStore, take: &Take, end: &End, members: &[usize]) -> Result<Option<Taken>, Error> {
+    if matches!(take.kind, TakeKind::Check) {
+        store.end_group(&end.tag.0, end, members, EndStage::SettleAsReserved).await?;
+        return store.take_group(&nothing_of(take), members, Stage::Peek).await.map(Some);
     }
-    merged.add(&groups[0], first);
-    merged.allowed = true;
-    Ok(merged.into_taken())
+    match store.end_group(&end.tag.0, end, members, EndStage::Confirm).await {
+        Ok(_) => Ok(None),
+        // Another call with the same idempotency key was denied elsewhere and took it back.
+        Err(Error::UnknownReservation) => {
+            let reason = "the reservation was taken back by a call with the same idempotency key".to_owned();
+            Err(Error::Unavailable { reason, may_have_run: false })
+        }
+        Err(error) => Err(error),
+    }
 }
 
-/// Gives a provisional group back. If even that fails, its lease does it.
-async fn release(store: &RedisStore, end: &End, members: &[usize]) {
-    if let Err(error) = store.end_group(&end.tag.0, end, members, EndStage::Release).await {
-        tracing::debug!(%error, "a provisional hold was left to its lease");
+/// Gives groups back as if they had never been taken. If even that fails, their leases do it.
+async fn take_back(store: &RedisStore, end: &End, groups: &[Vec<usize>]) {
+    for members in groups {
+        if let Err(error) = store.end_group(&end.tag.0, end, members, EndStage::TakeBack).await {
+            tracing::debug!(%error, "a provisional hold was left to its lease");
+        }
     }
 }
 
@@ -94,7 +112,7 @@ async fn denial(
     let mut merged = Merged::new(take.demands.len());
     for (i, members) in groups.iter().enumerate() {
         if i != denying {
-            merged.add(members, store.take_group(take, members, Stage::Peek).await?.0);
+            merged.add(members, store.take_group(take, members, Stage::Peek).await?);
         }
     }
     merged.add(&groups[denying], denied);

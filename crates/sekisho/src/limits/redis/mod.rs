@@ -73,18 +73,17 @@ impl RedisStore {
         self.ahead.store(i64::try_from(ahead).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// The second is true if an earlier call under the same tag was admitted, and nothing was taken now.
-    async fn take_group(&self, take: &Take, members: &[usize], stage: Stage) -> Result<(Taken, bool), Error> {
+    async fn take_group(&self, take: &Take, members: &[usize], stage: Stage) -> Result<Taken, Error> {
         let rules: Vec<usize> = members.iter().map(|i| take.demands[*i].amounts.len()).collect();
         match self.run(&rules, |when| encode::take(when, take, members, stage)).await? {
-            Reply::Taken { allowed, earlier, at, expires, rules: mut all } => {
+            Reply::Taken { allowed, at, expires, rules: mut all } => {
                 let mut outcomes = Vec::with_capacity(rules.len());
                 for count in rules {
                     let rest = all.split_off(count);
                     outcomes.push(std::mem::replace(&mut all, rest));
                 }
                 let expires_at = (expires > 0).then_some(Timestamp::from_micros(expires));
-                Ok((Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes }, earlier))
+                Ok(Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes })
             }
             Reply::NeverFits { demand, rule, most } => {
                 let index = members[demand];
@@ -128,7 +127,7 @@ impl RedisStore {
     async fn take_all(&self, take: &Take) -> Result<Taken, Error> {
         let groups = self.groups(take.demands.iter().map(|demand| &demand.target));
         match groups.as_slice() {
-            [members] => self.take_group(take, members, Stage::Whole).await.map(|(taken, _)| taken),
+            [members] => self.take_group(take, members, Stage::Whole).await,
             _ => groups::take(self, take, &groups).await,
         }
     }

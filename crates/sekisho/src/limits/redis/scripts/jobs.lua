@@ -4,11 +4,11 @@
 -- ARGV  of a job: a msgpack array, then one msgpack policy per target:
 --       {op, targets, now (0: ask Redis), slack, tag, ...}, by op:
 --       1 take  {…, kind (0 check, 1 peek, 2 reserve), lease, repeated, provisional, entropy, amounts…, periods…}
---       2 end   {…, how (0 release, 1 settle, 2 confirm), amounts… (-1: as reserved), periods…}
+--       2 end   {…, how (0 release, 1 settle, 2 confirm, 3 take back), amounts… (-1: as reserved), periods…}
 --       3 admin {…, what (0 reset, 1 grant, 2 override), until, amounts… or limit and price…, periods…}
 --       `periods` are {start, end, label, before, after} for each rule that counts by period or under a seed's key.
 -- reply One string per job: a msgpack stream whose first value says what follows:
---       0 denied, 1 admitted, 7 admitted by an earlier call: now, expires, then per rule limit used held remaining reset room
+--       0 denied, 1 admitted: now, expires, then per rule limit used held remaining reset room
 --       2 never fits: target, rule, the most · 3 the caller's period is not Redis's: now · 4 unreadable: key, reason
 --       5 ended: per target ending (0 unknown), expires, amounts… · 6 confirmed: how many targets
 --
@@ -123,7 +123,11 @@ local function run_take(job, k, a, now, slack)
     x[7] = bring(x[2], x[1], x[3], x[5], now, slack)
   end
 
-  local known = kind == 2 and job[8] == 1 and earlier(targets[1][5], targets[1][2], targets[1][1], tag, now)
+  local known
+  if kind == 2 and job[8] == 1 then
+    -- Any of them tells: a shadow charge that would have been denied was never held.
+    for t = 1, count do known = known or earlier(targets[t][5], targets[t][2], targets[t][1], tag, now) end
+  end
   local allowed = true
   for t = 1, count do
     local x = targets[t]
@@ -148,7 +152,7 @@ local function run_take(job, k, a, now, slack)
   end
 
   local expires = known or (kind == 2 and allowed and now + lease) or 0
-  local out = { known and 7 or allowed and 1 or 0, now, expires }
+  local out = { allowed and 1 or 0, now, expires }
   for t = 1, count do
     local x = targets[t]
     local p, R, pers, f, dirty = x[1], x[2], x[3], x[6], x[7]
@@ -191,19 +195,18 @@ local function run_end(job, k, a, now, slack)
       end
     end
     local pos = ending == 0 and find_hold(R, p, tag)
-    if pos and how == 2 then
-      R[2] = sub(R[2], 1, pos + 29) .. '\0' .. sub(R[2], pos + 31)
-      confirmed = confirmed + 1
+    if how == 2 then
+      if pos then R[2] = sub(R[2], 1, pos + 29) .. '\0' .. sub(R[2], pos + 31) end
+      -- What has ended was confirmed before: this is a repeat.
+      if pos or ending ~= 0 then confirmed = confirmed + 1 end
     elseif pos then
       local function actual(i, n)
-        if how == 0 then return 0 end
+        if how ~= 1 then return 0 end
         return job[first + i] < 0 and n or job[first + i]
       end
-      ending = how == 0 and 2 or 1
-      -- A provisional hold was never anybody's reservation: a later try under the same tag starts anew.
-      local provisional = string.byte(R[2], pos + 30) == 1
+      ending = how == 1 and 1 or 2
       expires, amounts = end_hold(R, p, pers, pos, now, actual)
-      if not provisional then remember(key, tag, ending, expires, now + p[3], amounts, now, slack) end
+      if how ~= 3 then remember(key, tag, ending, expires, now + p[3], amounts, now, slack) end
     end
     if pos or swept then save(key, R, p, now, existed, slack) end
     out[#out + 1], out[#out + 2] = ending, expires
