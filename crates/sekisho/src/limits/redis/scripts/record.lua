@@ -184,12 +184,22 @@ local function bring(R, p, pers, key, now, slack)
   return swept
 end
 
+local LONGEST_PERIOD = 31 * 86400000000 + 3600000000 -- a month, with the hour that a change of the clocks can add
+
 -- Writes a record for as long as it says anything, or takes it away.
 local function save(key, R, p, now, existed, slack)
   local keep = R[3] ~= 0 and R[3][1] or 0
   for _, r in ipairs(p[5]) do keep = max(keep, idle_at(r, R, r[7])) end
   local holds = R[2]
-  if #holds > 0 then keep = max(keep, (sunpack('>I7', holds, #holds - p[4] + 17)) + p[3]) end
+  if #holds > 0 then
+    keep = max(keep, (sunpack('>I7', holds, #holds - p[4] + 17)) + p[3])
+    -- A seed's counter lives elsewhere. Whoever looks while it counts must still find what is to be given back to it.
+    for _, r in ipairs(p[5]) do
+      local kind = r[1]
+      if kind == 11 or kind == 13 then keep = max(keep, now + r[3]) end
+      if kind == 12 then keep = max(keep, now + LONGEST_PERIOD) end
+    end
+  end
   if keep > now then
     redis.call('SET', key, cmsgpack.pack(unpack(R)), 'PX', ceil((keep - now) / 1000) + slack)
   elseif existed then
