@@ -156,7 +156,8 @@ local function end_hold(R, p, pers, pos, now, actual)
   return expires, amounts
 end
 
-local function ended_key(key, tag) return key .. ':ended:' .. hex(tag) end
+-- `sekisho:…` becomes `sekisho-ended:…`, in the same slot. Behind the record's own prefix an endpoint could name it.
+local function ended_key(key, tag) return 'sekisho-ended' .. sub(key, 8) .. ':' .. hex(tag) end
 
 -- Remembers how a reservation ended: 1 settled, 2 released, 3 expired.
 local function remember(key, tag, ending, expires, forget_at, amounts, now, slack)
