@@ -245,9 +245,8 @@ fn seed_000_and_we_never_admit_more_than_the_limit_together() {
                     }
                 }
                 2 => {
-                    if engine.block_on(limits.check(&charge)).unwrap().allowed {
-                        admitted.push((seconds, n));
-                    }
+                    let allowed = engine.block_on(limits.check(&charge)).unwrap().allowed;
+                    admitted.push((seconds, if allowed { n } else { 0 }));
                 }
                 3 => {
                     let reserved = engine.block_on(limits.reserve(&charge, &ReserveOptions::default())).unwrap();
