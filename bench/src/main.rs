@@ -1,1 +1,32 @@
-fn main() {}
+//! Benchmarks side by side with peers: `cargo xtask bench limits`.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints its table, and stops where it fails")]
+
+mod keys;
+mod limits_memory;
+mod limits_redis;
+mod measure;
+
+fn main() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments.as_slice() {
+        ["limits"] => {
+            limits_memory::run();
+            limits_redis::run()
+        }
+        ["limits", "memory"] => {
+            limits_memory::run();
+            Ok(())
+        }
+        ["limits", "redis"] => limits_redis::run(),
+        ["churn", who] => {
+            limits_memory::churn(who);
+            Ok(())
+        }
+        ["bytes", who] => {
+            limits_memory::bytes(who);
+            Ok(())
+        }
+        _ => anyhow::bail!("usage: cargo xtask bench limits [memory|redis]"),
+    }
+}

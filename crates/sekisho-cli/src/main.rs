@@ -1,1 +1,88 @@
-fn main() {}
+//! The command `sekisho`.
+
+mod client;
+mod commands;
+mod exit;
+mod logging;
+mod output;
+
+use clap::{Args, Parser, Subcommand};
+
+use exit::{Failure, Outcome};
+
+/// One reservation over many limits: a server for limits, and the tools to look at it.
+///
+/// Without a subcommand it serves.
+#[derive(Debug, Parser)]
+#[command(name = "sekisho", version, args_conflicts_with_subcommands = true, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: commands::serve::ServeArgs,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0  done; allowed
+  1  denied (peek)
+  2  wrong usage, configuration or input
+  3  the server cannot be reached, or it failed";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the gateway and the API
+    Serve(commands::serve::ServeArgs),
+    /// Look at configuration files
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Show every rule of a policy for one subject
+    Explain(commands::explain::ExplainArgs),
+    /// Show what a check would answer, consuming nothing
+    Peek(commands::peek::PeekArgs),
+    /// Forget all that is counted, held and overridden for one subject
+    Reset(commands::reset::ResetArgs),
+    /// Print completions for a shell
+    Completions(commands::completions::CompletionsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Validate a file and print the policies it comes to
+    Check(commands::config_check::CheckArgs),
+}
+
+/// Where the running server is, and how to print its answers.
+#[derive(Debug, Args)]
+struct ServerArgs {
+    /// The API of a running server; its token is taken from SEKISHO_API_TOKEN
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8001")]
+    api: String,
+    /// Print the answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> std::process::ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        None => commands::serve::run(&cli.serve),
+        Some(Command::Serve(args)) => commands::serve::run(&args),
+        Some(Command::Config(ConfigCommand::Check(args))) => commands::config_check::run(&args),
+        Some(Command::Explain(args)) => commands::explain::run(&args),
+        Some(Command::Peek(args)) => commands::peek::run(&args),
+        Some(Command::Reset(args)) => commands::reset::run(&args),
+        Some(Command::Completions(args)) => commands::completions::run(&args),
+    };
+    match outcome {
+        Ok(Outcome::Done) => 0.into(),
+        Ok(Outcome::Denied) => 1.into(),
+        Err(failure) => {
+            output::complain(&failure);
+            match failure {
+                Failure::Input(_) => 2.into(),
+                Failure::Server(_) => 3.into(),
+            }
+        }
+    }
+}

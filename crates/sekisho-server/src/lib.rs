@@ -1,1 +1,16 @@
+//! The doors of Sekisho: the HTTP API, the gateway listener, and the configuration of both.
+//!
+//! A door translates its protocol into the gate's words, calls the gate and translates back; it decides nothing itself.
 
+mod api;
+mod app;
+pub mod config;
+pub mod describe;
+mod fields;
+mod gateway;
+mod respond;
+mod server;
+mod start;
+
+pub use server::{Addresses, Server, stop_signal};
+pub use start::{StartError, open_store};

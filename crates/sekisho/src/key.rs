@@ -59,10 +59,10 @@ pub(crate) fn check_part(field: &str, part: &str, most: usize) -> Result<(), Inv
     if part.len() > most {
         return Err(Invalid::new(field, format!("is {} bytes long; at most {most} are allowed", part.len())));
     }
-    if let Some(bad) = part.chars().find(|c| c.is_control() || matches!(c, '{' | '}')) {
-        return Err(Invalid::new(field, format!("holds {bad:?}, which no key may hold")));
+    match part.chars().find(|c| c.is_control() || matches!(c, '{' | '}')) {
+        Some(bad) => Err(Invalid::new(field, format!("holds {bad:?}, which no key may hold"))),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// A lower-case name that can stand in a key, a header and a metric alike.

@@ -156,19 +156,19 @@ impl Record {
         for (i, rule) in policy.rules().iter().enumerate() {
             let terms = self.terms(&rule.algorithm, i);
             let (n, mark) = hold.rules[i];
-            let height = rule.algorithm.height(&self.states[i], hold.at, mark);
             let given = rule.algorithm.end(&mut self.states[i], terms, now, hold.at, mark, n, actual[i]);
-            if given > 0 {
-                self.let_down(&rule.algorithm, i, height, given);
+            if let (1.., Algorithm::Bucket { rate, .. }) = (given, &rule.algorithm) {
+                let depth = rate.depth(mark, hold.at, now);
+                self.move_down(i, given, |other, mark| rate.depth(mark, other, now) > depth);
             }
         }
     }
 
-    /// The holds of rule `i` that reach higher than `height` come down by `given`.
-    fn let_down(&mut self, algorithm: &Algorithm, i: usize, height: u64, given: u64) {
-        for other in &mut self.holds {
-            let mark = &mut other.rules[i].1;
-            if algorithm.height(&self.states[i], other.at, *mark) > height {
+    /// Holds in a bucket that lay above something now lie less deep.
+    fn move_down(&mut self, rule: usize, given: u64, is_above: impl Fn(u64, u64) -> bool) {
+        for hold in &mut self.holds {
+            let mark = &mut hold.rules[rule].1;
+            if is_above(hold.at, *mark) {
                 *mark = mark.saturating_sub(given);
             }
         }
@@ -184,9 +184,8 @@ impl Record {
                 for (i, rule) in policy.rules().iter().enumerate() {
                     let terms = self.terms(&rule.algorithm, i);
                     let given = rule.algorithm.grant(&mut self.states[i], terms, amounts[i], &OfRule(&self.holds, i));
-                    if given > 0 {
-                        self.let_down(&rule.algorithm, i, 0, given);
-                    }
+                    // What is settled has no place in the bucket any more: it is taken to have lain below all holds.
+                    self.move_down(i, given, |_, _| true);
                 }
             }
             Operation::Override { limits, until } => {

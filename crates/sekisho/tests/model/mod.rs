@@ -430,12 +430,13 @@ impl Model {
                     if actual >= n {
                         state.level += (actual - n) * price;
                     } else {
-                        let height = |at: u64, mark: u64| mark.saturating_sub((now - at).saturating_mul(leak));
-                        let left = height(at, mark);
+                        let depth = |e: &Event| e.mark.saturating_sub((now - e.at).saturating_mul(leak));
+                        let left = mark.saturating_sub((now - at).saturating_mul(leak));
                         let back = left.min(n * price).min((n - actual) * price).min(state.level);
                         state.level -= back;
-                        for above in state.events.iter_mut().filter(|e| e.open && height(e.at, e.mark) > left) {
-                            above.mark -= back.min(above.mark);
+                        // Whatever lies above it in the queue moves down.
+                        for other in state.events.iter_mut().filter(|e| e.open && depth(e) > left) {
+                            other.mark -= back;
                         }
                     }
                 }

@@ -4,9 +4,8 @@
 //! of a unit and the leak of a microsecond are whole numbers, so nothing is ever rounded.
 //!
 //! What is taken out of the middle of a leaking bucket cannot simply be put back: part of it has leaked meanwhile, and
-//! giving that part back a second time would admit more than burst + rate·T. A reservation therefore remembers how high
-//! it reached; giving it back returns only what has not leaked yet, counting first in, first out, and lets those that lie
-//! above it down by as much.
+//! giving that part back a second time would admit more than burst + rate·T. A reservation therefore remembers how deep
+//! it lay; giving it back returns only what has not leaked yet, counting first in, first out.
 
 use super::Room;
 use crate::error::Invalid;
@@ -54,6 +53,11 @@ impl Rate {
         self.price * limit / self.leak
     }
 
+    /// How deep a hold lies now: it has leaked without a pause since it was taken, as long as any of it is left.
+    pub(crate) const fn depth(&self, mark: u64, held_at: u64, now: u64) -> u64 {
+        mark.saturating_sub(now.saturating_sub(held_at).saturating_mul(self.leak))
+    }
+
     /// The price of a unit for a subject whose limit is `limit` instead of `configured`: rate and burst change alike, and
     /// the level keeps its meaning.
     pub(crate) fn price_at(&self, configured: u64, limit: u64) -> u64 {
@@ -80,30 +84,25 @@ impl State {
         self.at + self.level.div_ceil(rate.leak)
     }
 
-    /// The mark is the level that it reaches.
+    /// The mark is how deep it lies: all that must leak before it has.
     pub(crate) fn take(&mut self, price: u64, n: u64, hold: bool) -> u64 {
         self.level = exact(self.level.saturating_add(n.saturating_mul(price)));
         self.held += if hold { n } else { 0 };
         self.level
     }
 
-    /// Returns what was given back.
+    /// Returns how much was given back: holds that lie above it move down by as much.
     pub(crate) fn end(&mut self, rate: &Rate, price: u64, held_at: u64, mark: u64, n: u64, actual: u64) -> u64 {
         self.held = self.held.saturating_sub(n);
         if actual >= n {
             self.level = exact(self.level.saturating_add((actual - n).saturating_mul(price)));
             return 0;
         }
-        let left = self.height(rate, held_at, mark).min(n.saturating_mul(price));
+        let left = rate.depth(mark, held_at, self.at).min(n.saturating_mul(price));
         self.give(left.min((n - actual).saturating_mul(price)))
     }
 
-    /// How high a hold still reaches: everything since has leaked without a pause if any of it is left.
-    pub(crate) fn height(&self, rate: &Rate, held_at: u64, mark: u64) -> u64 {
-        mark.saturating_sub(self.at.saturating_sub(held_at).saturating_mul(rate.leak))
-    }
-
-    /// Returns what was given back: as if it had lain below every hold, which then gives back the less.
+    /// Returns how much was given back.
     pub(crate) fn grant(&mut self, price: u64, n: u64) -> u64 {
         let held = self.held.saturating_mul(price);
         self.give(n.saturating_mul(price).min(self.level.saturating_sub(held)))

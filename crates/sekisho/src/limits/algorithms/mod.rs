@@ -104,8 +104,11 @@ impl Algorithm {
     #[inline]
     pub(crate) fn advance(&self, state: &mut State, now: u64) {
         match (self, state) {
-            (Self::FixedWindow { window, .. }, State::Window(s)) => s.advance(now - now % window),
-            (Self::Calendar { calendar, .. }, State::Window(s)) => s.advance(calendar.around(now).0),
+            (Self::FixedWindow { window, .. }, State::Window(s)) => s.advance(now, || {
+                let start = now - now % window;
+                (start, start + window)
+            }),
+            (Self::Calendar { calendar, .. }, State::Window(s)) => s.advance(now, || calendar.around(now)),
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.advance(*window, now),
             (&Self::SlidingCounter { window, width, .. }, State::Counter(s)) => s.advance(Shape { window, width }, now),
             (Self::Interpolated { window, .. }, State::Interpolated(s)) => s.advance(*window, now),
@@ -123,8 +126,7 @@ impl Algorithm {
             return Room::Never;
         }
         match (self, state) {
-            (Self::FixedWindow { window, .. }, State::Window(s)) => s.room(limit, s.start + window, n),
-            (Self::Calendar { calendar, .. }, State::Window(s)) => s.room(limit, calendar.around(s.start).1, n),
+            (_, State::Window(s)) => s.room(limit, n),
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.room(limit, *window, n),
             (&Self::SlidingCounter { window, width, .. }, State::Counter(s)) => {
                 s.room(limit, Shape { window, width }, n)
@@ -169,8 +171,8 @@ impl Algorithm {
         }
     }
 
-    /// Replaces a held `n` by `actual`. The state was brought to `now`; `held_at` and `mark` are the hold's. Returns how far
-    /// the holds above it come down, in a bucket.
+    /// Replaces a held `n` by `actual`. The state was brought to `now`; `held_at` and `mark` are the hold's. Returns by how
+    /// much holds that lie above it in a bucket move down.
     pub(crate) fn end(
         &self,
         state: &mut State,
@@ -196,15 +198,7 @@ impl Algorithm {
         0
     }
 
-    /// How high a hold reaches in a state that was brought to now; nothing but a bucket has a height.
-    pub(crate) fn height(&self, state: &State, held_at: u64, mark: u64) -> u64 {
-        match (self, state) {
-            (Self::Bucket { rate, .. }, State::Bucket(s)) => s.height(rate, held_at, mark),
-            _ => 0,
-        }
-    }
-
-    /// Gives back up to `n` of what is settled. Returns how far every hold comes down, in a bucket.
+    /// Gives back up to `n` of what is settled. Returns by how much the holds in a bucket move down.
     pub(crate) fn grant(&self, state: &mut State, terms: Terms, n: u64, holds: &impl OpenHolds) -> u64 {
         match state {
             State::Window(s) => s.grant(n),
@@ -233,12 +227,7 @@ impl Algorithm {
             Figures { limit, used: limit - remaining - held, held, remaining, reset_at }
         };
         match (self, state) {
-            (Self::FixedWindow { window, .. }, State::Window(s)) => {
-                counted(s.count, s.held.min(s.count), s.start + window)
-            }
-            (Self::Calendar { calendar, .. }, State::Window(s)) => {
-                counted(s.count, s.held.min(s.count), calendar.around(s.start).1)
-            }
+            (_, State::Window(s)) => counted(s.count, s.held.min(s.count), s.end),
             (Self::SlidingLog { window, .. }, State::Log(s)) => {
                 let held: u64 = holds.each().filter(|h| h.mark + window > now).map(|h| h.amount).sum();
                 counted(s.total, held.min(s.total), s.entries.back().map_or(now, |&(at, _)| at + window))
@@ -272,8 +261,7 @@ impl Algorithm {
     pub(crate) fn idle_at(&self, state: &State) -> u64 {
         match (self, state) {
             (_, State::Window(s)) if s.count == 0 => 0,
-            (Self::FixedWindow { window, .. }, State::Window(s)) => s.start + window,
-            (Self::Calendar { calendar, .. }, State::Window(s)) => calendar.around(s.start).1,
+            (_, State::Window(s)) => s.end,
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.entries.back().map_or(0, |&(at, _)| at + window),
             (&Self::SlidingCounter { window, width, .. }, State::Counter(s)) => {
                 s.buckets.back().map_or(0, |b| Shape { window, width }.leaves_at(b.index))

@@ -8,21 +8,25 @@ use super::Room;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) start: u64,
+    pub(crate) end: u64,
     /// Settled and held together.
     pub(crate) count: u64,
     pub(crate) held: u64,
 }
 
 impl State {
-    /// A clock that stepped back stays in the window it was in.
-    pub(crate) fn advance(&mut self, start: u64) {
-        if start > self.start {
-            *self = Self { start, count: 0, held: 0 };
+    /// `window` gives start and end of the window of `now`, and is asked only when the known one is over. A clock that
+    /// stepped back stays in the window it was in.
+    #[inline]
+    pub(crate) fn advance(&mut self, now: u64, window: impl FnOnce() -> (u64, u64)) {
+        if now >= self.end {
+            let (start, end) = window();
+            *self = Self { start, end, count: 0, held: 0 };
         }
     }
 
-    pub(crate) fn room(&self, limit: u64, end: u64, n: u64) -> Room {
-        if self.count.saturating_add(n) <= limit { Room::Now } else { Room::At(end) }
+    pub(crate) fn room(&self, limit: u64, n: u64) -> Room {
+        if self.count.saturating_add(n) <= limit { Room::Now } else { Room::At(self.end) }
     }
 
     pub(crate) fn take(&mut self, n: u64, hold: bool) -> u64 {

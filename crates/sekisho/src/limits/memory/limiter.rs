@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shard::{Kept, Word, lone_bucket};
-use super::{Amounts, MemoryStore, Room, Tag, Target, fits};
+use super::shard::{Ended, Shard, Word, lone_bucket};
+use super::{Amounts, Ending, MemoryStore, Room, Tag, fits};
+use crate::clock::micros;
 use crate::error::{Error, Invalid};
-use crate::key::{Subject, check_part};
+use crate::key::Subject;
 use crate::limits::algorithms::bucket::Rate;
 use crate::limits::policy::{Cost, Mode, Policy};
-use crate::limits::store::{Demand, End, EndHow, Take, TakeKind};
+use crate::limits::record::Record;
+use crate::limits::rule::{Algorithm, REQUESTS};
 use crate::store::memory::fingerprint::Fingerprint;
 
 /// A policy bound to a store.
@@ -20,19 +22,22 @@ pub struct Limiter {
     number: u32,
     lone: Option<Rate>,
     one_request: Amounts,
+    /// Only a rule with jitter looks at random bits, and drawing them costs as much as a decision.
+    jitters: bool,
 }
 
 /// The short answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// `wait` is zero unless a rule queues or paces.
-    Admit {
-        wait: Duration,
-    },
-    Deny {
-        retry_after: Duration,
-    },
+    Admit { wait: Duration },
+    /// A store that is full of open reservations denies new subjects, too.
+    Deny { retry_after: Duration },
 }
+
+const ADMIT: Verdict = Verdict::Admit { wait: Duration::ZERO };
+/// How soon to come again when memory is full of open reservations.
+const FULL: Verdict = Verdict::Deny { retry_after: Duration::from_secs(1) };
 
 impl Verdict {
     pub const fn is_admit(self) -> bool {
@@ -43,49 +48,85 @@ impl Verdict {
 impl Limiter {
     pub(super) fn new(store: MemoryStore, policy: Arc<Policy>) -> Self {
         let number = store.number(&policy);
-        let lone = lone_bucket(&policy).copied();
-        let one_request =
-            policy.rules().iter().map(|rule| u64::from(rule.unit() == super::super::rule::REQUESTS)).collect();
-        Self { store, policy, number, lone, one_request }
+        let lone = lone_bucket(&policy).filter(|_| policy.mode() == Mode::Enforce).copied();
+        let one_request = policy.rules().iter().map(|rule| u64::from(rule.unit() == REQUESTS)).collect();
+        let draws =
+            |rule: &crate::limits::Rule| matches!(rule.algorithm, Algorithm::Interval { min, max, .. } if min < max);
+        let jitters = policy.rules().iter().any(draws);
+        Self { store, policy, number, lone, one_request, jitters }
     }
 
     /// Counts one request of `subject`, or denies it.
     #[inline]
-    pub fn check(&self, subject: &str) -> Result<Verdict, Error> {
-        check_part("subject", subject, Subject::MAX_BYTES)?;
-        let print = self.store.inner.fingerprinter.of(self.number, subject.as_bytes());
+    pub fn check(&self, subject: &Subject) -> Verdict {
+        let print = self.fingerprint(subject);
         match &self.lone {
             Some(rate) => self.check_lone(rate, print, self.one_request[0]),
             None => self.check_record(print, &self.one_request),
         }
     }
 
-    /// The same with a cost.
-    pub fn check_cost(&self, subject: &str, cost: &Cost) -> Result<Verdict, Error> {
-        check_part("subject", subject, Subject::MAX_BYTES)?;
-        let print = self.store.inner.fingerprinter.of(self.number, subject.as_bytes());
-        let amounts = self.policy.amounts(cost)?;
-        match &self.lone {
+    /// The same with a cost. More than a rule can ever give is an error.
+    pub fn check_cost(&self, subject: &Subject, cost: &Cost) -> Result<Verdict, Error> {
+        let amounts = self.amounts(cost)?;
+        let print = self.fingerprint(subject);
+        Ok(match &self.lone {
             Some(rate) => self.check_lone(rate, print, amounts[0]),
             None => self.check_record(print, &amounts),
+        })
+    }
+
+    /// Reserves `cost` for the policy's lease.
+    pub fn reserve(&self, subject: &Subject, cost: &Cost) -> Result<Result<Hold<'_>, Verdict>, Error> {
+        let amounts = self.amounts(cost)?;
+        let print = self.fingerprint(subject);
+        let tag = Tag::random();
+        let verdict = self.with_record(print, |policy, record, now| {
+            let rooms = record.rooms(policy, now, &amounts);
+            let verdict = self.verdict(&rooms, now);
+            if fits(&rooms) {
+                let expires = now.saturating_add(micros(policy.lease()));
+                record.hold(policy, now, &amounts, self.entropy(), tag, expires);
+            }
+            verdict
+        });
+        Ok(match verdict {
+            Verdict::Admit { .. } => Ok(Hold { limiter: self, print, tag, on_drop: Ending::Released, is_open: true }),
+            Verdict::Deny { .. } => Err(verdict),
+        })
+    }
+
+    #[inline]
+    fn fingerprint(&self, subject: &Subject) -> Fingerprint {
+        self.store.inner.fingerprinter.of(self.number, subject.as_str().as_bytes())
+    }
+
+    fn amounts(&self, cost: &Cost) -> Result<Amounts, Error> {
+        let amounts = self.policy.amounts(cost)?;
+        for (rule, n) in self.policy.rules().iter().zip(&amounts) {
+            let is_counted = !matches!(rule.algorithm, Algorithm::Interval { .. } | Algorithm::Block);
+            if is_counted && *n > rule.capacity() {
+                let reason =
+                    format!("is {n}, more than the rule `{}` can ever give: at most {}", rule.name(), rule.capacity());
+                return Err(Invalid::new(format!("cost.{}", rule.unit()), reason).into());
+            }
         }
+        Ok(amounts)
+    }
+
+    fn entropy(&self) -> u32 {
+        if self.jitters { rand::random() } else { 0 }
     }
 
     /// The bucket of one word: a look-up, a comparison and an addition under the shard's lock.
     #[inline]
-    fn check_lone(&self, rate: &Rate, print: Fingerprint, n: u64) -> Result<Verdict, Error> {
-        let price = n.saturating_mul(rate.price);
-        if price > rate.full {
-            return self.check_record(print, &[n]);
-        }
+    fn check_lone(&self, rate: &Rate, print: Fingerprint, n: u64) -> Verdict {
+        let price = n * rate.price;
         let inner = &*self.store.inner;
         let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
         let now = self.store.now();
         let Some(word) = shard.table.find_mut(print) else {
-            if n > 0 {
-                shard.put(print, Word::empty_at(now + price), now, inner.bound)?;
-            }
-            return Ok(Verdict::Admit { wait: Duration::ZERO });
+            return self.insert_lone(&mut shard, print, now, price);
         };
         let Some(empty_at) = word.as_empty_at() else {
             drop(shard);
@@ -94,133 +135,121 @@ impl Limiter {
         let after = empty_at.max(now) + price;
         if after - now <= rate.full {
             *word = Word::empty_at(after);
-            return Ok(Verdict::Admit { wait: Duration::ZERO });
+            return ADMIT;
         }
-        Ok(self.denied(after - rate.full - now))
+        Verdict::Deny { retry_after: Duration::from_micros(after - rate.full - now) }
     }
 
-    /// Any policy: the record is decided and changed in its place.
-    fn check_record(&self, print: Fingerprint, amounts: &[u64]) -> Result<Verdict, Error> {
+    #[cold]
+    fn insert_lone(&self, shard: &mut Shard, print: Fingerprint, now: u64, price: u64) -> Verdict {
+        if price == 0 || shard.put(print, Word::empty_at(now + price), now, self.store.inner.bound).is_ok() {
+            return ADMIT;
+        }
+        FULL
+    }
+
+    fn check_record(&self, print: Fingerprint, amounts: &[u64]) -> Verdict {
+        self.with_record(print, |policy, record, now| {
+            let rooms = record.rooms(policy, now, amounts);
+            if fits(&rooms) {
+                record.take(policy, now, amounts, self.entropy());
+            }
+            self.verdict(&rooms, now)
+        })
+    }
+
+    /// Brings a record to now and changes it, in its place if it has one.
+    fn with_record(&self, print: Fingerprint, change: impl FnOnce(&Policy, &mut Record, u64) -> Verdict) -> Verdict {
         let inner = &*self.store.inner;
+        let policy = &*self.policy;
         let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
         let now = self.store.now();
-        let policy = &*self.policy;
-        let place = shard.table.find(print).and_then(|word| word.as_record());
-        let in_place = place.and_then(|place| shard.records.get_mut(place)).filter(|kept| kept.record.holds.is_empty());
-        if let Some(kept) = in_place {
-            kept.record.advance(policy, now, |_, _| {});
-            let verdict = self.decide(&kept.record.rooms(policy, now, amounts), now, amounts)?;
-            if verdict.is_admit() && !self.is_only_shadowed(kept, now, amounts) {
-                kept.record.take(policy, now, amounts, rand_entropy(policy));
-                kept.idle_at = kept.record.idle_at(policy);
+        match shard.change_in_place(print, policy, now, change) {
+            Ok(verdict) => verdict,
+            Err(change) => {
+                let mut record = shard.load(print, policy, now);
+                let verdict = change(policy, &mut record, now);
+                if shard.store(print, policy, record, now, inner.bound).is_err() { FULL } else { verdict }
             }
-            return Ok(verdict);
         }
-        let mut record = shard.load(print, policy, now);
-        let rooms = record.rooms(policy, now, amounts);
-        let verdict = self.decide(&rooms, now, amounts)?;
-        if fits(&rooms) {
-            record.take(policy, now, amounts, rand_entropy(policy));
-        }
-        shard.store(print, policy, record, now, inner.bound)?;
-        Ok(verdict)
     }
 
-    /// Admitted by its mode although a rule would deny: then nothing is charged.
-    fn is_only_shadowed(&self, kept: &Kept, now: u64, amounts: &[u64]) -> bool {
-        self.policy.mode() == Mode::Shadow && !fits(&kept.record.rooms(&self.policy, now, amounts))
-    }
-
-    fn decide(&self, rooms: &[Room], now: u64, amounts: &[u64]) -> Result<Verdict, Error> {
+    fn verdict(&self, rooms: &[Room], now: u64) -> Verdict {
         let (mut wait, mut denied) = (0, None);
-        for (i, room) in rooms.iter().enumerate() {
+        for room in rooms {
             match *room {
                 Room::Now => {}
                 Room::After(turn) => wait = wait.max(turn.saturating_sub(now)),
                 Room::At(until) => denied = denied.max(Some(until.saturating_sub(now))),
-                Room::Never => {
-                    let rule = &self.policy.rules()[i];
-                    let reason = format!("is {}, more than the rule `{}` can ever give", amounts[i], rule.name());
-                    return Err(Invalid::new(format!("cost.{}", rule.unit()), reason).into());
-                }
+                Room::Never => denied = Some(u64::MAX),
             }
         }
-        Ok(match denied {
-            Some(micros) if self.policy.mode() == Mode::Enforce => self.denied(micros),
+        match denied {
+            Some(micros) if self.policy.mode() == Mode::Enforce => {
+                Verdict::Deny { retry_after: Duration::from_micros(micros) }
+            }
             _ => Verdict::Admit { wait: Duration::from_micros(wait) },
-        })
-    }
-
-    fn denied(&self, micros: u64) -> Verdict {
-        match self.policy.mode() {
-            Mode::Enforce => Verdict::Deny { retry_after: Duration::from_micros(micros) },
-            Mode::Shadow => Verdict::Admit { wait: Duration::ZERO },
         }
     }
 
-    /// Reserves `cost` for the policy's lease.
-    pub fn reserve(&self, subject: &str, cost: &Cost) -> Result<Result<Hold, Verdict>, Error> {
-        let target = Target { policy: Arc::clone(&self.policy), subject: Subject::new(subject)?, endpoint: None };
-        let demand = Demand { amounts: self.policy.amounts(cost)?, target };
-        let tag = Tag::random();
-        let lease = crate::clock::micros(self.policy.lease());
-        let kind = TakeKind::Reserve { tag, lease, repeated: false };
-        let take = Take { demands: vec![demand], kind, entropy: rand_entropy(&self.policy) };
-        let taken = self.store.take_now(&take)?;
-        if !taken.allowed {
-            let until = taken.outcomes.iter().flatten().filter_map(|rule| rule.denied_until).max();
-            return Ok(Err(Verdict::Deny { retry_after: until.map_or(Duration::ZERO, |until| until.since(taken.at)) }));
+    fn end(&self, print: Fingerprint, tag: Tag, ending: Ending, actual: Option<&Cost>) {
+        let inner = &*self.store.inner;
+        let policy = &*self.policy;
+        let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
+        let now = self.store.now();
+        let amount = |rule: usize, reserved: u64| match ending {
+            Ending::Released => 0,
+            _ => actual.and_then(|cost| cost.named(policy.rules()[rule].unit())).unwrap_or(reserved),
+        };
+        let change = |policy: &Policy, record: &mut Record, now: u64| record.end(policy, now, tag, amount);
+        let done = match shard.change_in_place(print, policy, now, change) {
+            Ok(done) => done,
+            Err(change) => {
+                let mut record = shard.load(print, policy, now);
+                let done = change(policy, &mut record, now);
+                // It was there already, so it needs no room.
+                drop(shard.store(print, policy, record, now, inner.bound));
+                done
+            }
+        };
+        if let Some((hold, amounts)) = done {
+            let forget_at = now + policy.memory_of_ends();
+            shard.remember(print, tag, Ended { ending, expires: hold.expires, forget_at, amounts }, inner.bound);
         }
-        let targets = take.demands.into_iter().map(|demand| demand.target).collect();
-        Ok(Ok(Hold { store: self.store.clone(), end: Some(End { tag, targets, how: EndHow::Release }), sent: false }))
     }
-}
-
-/// Only a rule with jitter looks at it, and drawing it costs as much as a decision.
-fn rand_entropy(policy: &Policy) -> u32 {
-    use crate::limits::rule::Algorithm;
-    let jitters =
-        policy.rules().iter().any(|rule| matches!(rule.algorithm, Algorithm::Interval { min, max, .. } if min < max));
-    if jitters { rand::random() } else { 0 }
 }
 
 /// A reservation held in memory: settled, released, or dropped, as an `Admission` is.
 #[derive(Debug)]
-pub struct Hold {
-    store: MemoryStore,
-    end: Option<End>,
-    sent: bool,
+pub struct Hold<'a> {
+    limiter: &'a Limiter,
+    print: Fingerprint,
+    tag: Tag,
+    on_drop: Ending,
+    is_open: bool,
 }
 
-impl Hold {
+impl Hold<'_> {
     /// The call was made: from here on, dropping settles at the reserved amounts instead of releasing.
     pub fn sent(&mut self) {
-        self.sent = true;
+        self.on_drop = Ending::Settled;
     }
 
     /// Keeps what was reserved, or what `actual` names instead.
     pub fn settle(mut self, actual: Option<&Cost>) {
-        let amounts = |end: &End| match actual {
-            Some(cost) => end.targets[0].policy.rules().iter().map(|rule| cost.named(rule.unit())).collect(),
-            None => end.targets[0].policy.rules().iter().map(|_| None).collect(),
-        };
-        if let Some(mut end) = self.end.take() {
-            end.how = EndHow::Settle(vec![amounts(&end)]);
-            drop(self.store.end_now(&end));
-        }
+        self.is_open = false;
+        self.limiter.end(self.print, self.tag, Ending::Settled, actual);
     }
 
     pub fn release(mut self) {
-        self.sent = false;
+        self.on_drop = Ending::Released;
     }
 }
 
-impl Drop for Hold {
+impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        let Some(mut end) = self.end.take() else { return };
-        if self.sent {
-            end.how = EndHow::Settle(vec![end.targets[0].policy.rules().iter().map(|_| None).collect()]);
+        if self.is_open {
+            self.limiter.end(self.print, self.tag, self.on_drop, None);
         }
-        drop(self.store.end_now(&end));
     }
 }

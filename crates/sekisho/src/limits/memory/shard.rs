@@ -4,8 +4,9 @@
 //! bucket is empty. That number is the word itself, 24 bytes a subject with its fingerprint. Every other subject has a
 //! record, and the word is its place.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
+use hashbrown::HashMap;
 use slab::Slab;
 
 use super::super::algorithms::{State, bucket};
@@ -22,7 +23,8 @@ use crate::store::memory::table::{Full, Shed, Table};
 pub(super) struct Shard {
     pub(super) table: Table<Word>,
     pub(super) records: Records,
-    ended: EndedReservations,
+    /// Behind a pointer, so that lock and table share one cache line.
+    ended: Box<EndedReservations>,
 }
 
 /// What one shard may hold.
@@ -98,10 +100,6 @@ impl Shed<Word> for Records {
 }
 
 impl Records {
-    pub(super) fn get_mut(&mut self, place: usize) -> Option<&mut Kept> {
-        self.slab.get_mut(place)
-    }
-
     fn bytes(&self) -> usize {
         self.slab.capacity() * size_of::<Kept>() + self.heap_bytes
     }
@@ -149,6 +147,34 @@ impl Shard {
 
     pub(super) fn bytes(&self) -> usize {
         self.table.bytes() + self.records.bytes() + self.ended.bytes()
+    }
+
+    /// Changes a record where it lies, if it has a place and keeps it; otherwise hands `change` back.
+    pub(super) fn change_in_place<T, F: FnOnce(&Policy, &mut Record, u64) -> T>(
+        &mut self,
+        print: Fingerprint,
+        policy: &Policy,
+        now: u64,
+        change: F,
+    ) -> Result<T, F> {
+        let place = self.table.find(print).and_then(|word| word.as_record());
+        // A lone bucket goes back to being a word when its last hold ends, and a lease that ran out must be remembered.
+        let stays = |kept: &Kept| {
+            lone_bucket(policy).is_none()
+                && kept.record.holds.front().is_none_or(|hold| hold.expires > now)
+                && kept.record.states.len() == policy.rules().len()
+        };
+        let Some(kept) = place.and_then(|place| self.records.slab.get_mut(place)).filter(|kept| stays(kept)) else {
+            return Err(change);
+        };
+        kept.record.advance(policy, now, |_, _| {});
+        let answer = change(policy, &mut kept.record, now);
+        kept.idle_at = kept.record.idle_at(policy);
+        let heap_bytes = kept.record.heap_bytes();
+        self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
+        kept.heap_bytes = heap_bytes;
+        self.table.idles_earlier(kept.idle_at);
+        Ok(answer)
     }
 
     /// Takes out what is known, brought to `now`; leases that ran out are remembered as ended. Whoever loads a record stores

@@ -265,11 +265,10 @@ local function take(r, R, o, now, n, price, hold, entropy, per, name)
   return 0
 end
 
--- How high a hold reaches in a bucket: everything since has leaked without a pause if any of it is left.
-local function height(r, R, o, held_at, mark)
-  return max(0, mark - max(0, R[o] - held_at) * r[4])
-end
+-- How deep a hold lies in a bucket now.
+local function depth(r, mark, at, now) return max(0, mark - max(0, now - at) * r[4]) end
 
+-- Returns how much could be given back.
 local function bucket_give(R, o, given)
   given = min(given, R[o + 1])
   R[o + 1] = R[o + 1] - given
@@ -283,18 +282,17 @@ local function counter_add(key, n)
   if count then redis.call('INCRBY', key, max(n, -max(count, 0))) end
 end
 
--- Replaces a held `n` by `actual`. The state was brought to `now`; `h` is the hold: {at, mark, label, name}. Returns how
--- far the holds above it come down, in a bucket.
+-- Replaces a held `n` by `actual`. The state was brought to `now`; `h` is the hold: {at, mark, label, name}. Returns by how
+-- much holds that lie above it in a bucket move down.
 local function replace(r, R, o, now, n, actual, price, h, per)
   local kind, mark = r[1], h[2]
   if kind == 6 then
     R[o + 2] = max(0, R[o + 2] - n)
-    if actual >= n then
-      R[o + 1] = min(R[o + 1] + (actual - n) * price, EXACT)
-    else
-      local left = min(height(r, R, o, h[1], mark), n * price)
+    if actual < n then
+      local left = min(depth(r, mark, h[1], R[o]), n * price)
       return bucket_give(R, o, min(left, (n - actual) * price))
     end
+    R[o + 1] = min(R[o + 1] + (actual - n) * price, EXACT)
   elseif kind == 3 then
     if mark + r[3] > now then
       if actual >= n then log_add(R, o, mark, actual - n) else log_remove(R, o, mark, n - actual) end

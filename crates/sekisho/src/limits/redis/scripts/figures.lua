@@ -59,8 +59,8 @@ local function idle_at(r, R, o)
   return 0
 end
 
--- Gives back up to `n` of what is settled, the newest first, never what is held. Returns how far every hold comes down, in
--- a bucket.
+-- Gives back up to `n` of what is settled, the newest first, never what is held. Returns by how much the holds in a bucket
+-- move down.
 local function grant(r, R, o, now, n, price, per, holds)
   local kind = r[1]
   if kind == 1 or kind == 2 then

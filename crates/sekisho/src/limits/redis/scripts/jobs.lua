@@ -234,7 +234,9 @@ local function run_admin(job, k, a, now, slack)
   elseif what == 1 then
     for i, r in ipairs(p[5]) do
       local _, price = terms(R, i, r)
-      let_down(R, p, r, 0, grant(r, R, r[7], now, job[7 + i], price, pers[i], holds_of(R, p, r)))
+      local given = grant(r, R, r[7], now, job[7 + i], price, pers[i], holds_of(R, p, r))
+      -- What is settled has no place in the bucket any more: it is taken to have lain below all holds.
+      if given > 0 and #R[2] > 0 then move_down(R, p, r, given, function() return true end) end
     end
   else
     local o = { till }

@@ -121,15 +121,18 @@ local function find_hold(R, p, tag)
   end
 end
 
--- The holds of a bucket that reach higher than `level` come down by `given`.
-local function let_down(R, p, r, level, given)
-  if given == 0 then return end
-  local all, size, parts = R[2], p[4], {}
+-- Holds in a bucket that lay above something now lie less deep.
+local function move_down(R, p, r, given, is_above)
+  local all, size, part, parts = R[2], p[4], r[8], {}
   for pos = 1, #all, size do
-    local mark_at = pos + r[8] + 5
-    local held_at, mark = (sunpack('>I7', all, pos + 23)), (sunpack('>I7', all, mark_at))
-    if height(r, R, r[7], held_at, mark) > level then mark = max(0, mark - given) end
-    parts[#parts + 1] = sub(all, pos, mark_at - 1) .. spack('>I7', mark) .. sub(all, mark_at + 7, pos + size - 1)
+    local at = sunpack('>I7', all, pos + 23)
+    local mark = sunpack('>I7', all, pos + part + 5)
+    if is_above(at, mark) then
+      parts[#parts + 1] = sub(all, pos, pos + part + 4) .. spack('>I7', max(0, mark - given))
+      parts[#parts + 1] = sub(all, pos + part + 12, pos + size - 1)
+    else
+      parts[#parts + 1] = sub(all, pos, pos + size - 1)
+    end
   end
   R[2] = table.concat(parts)
 end
@@ -149,9 +152,11 @@ local function end_hold(R, p, pers, pos, now, actual)
     end
     amounts[i] = actual(i, n)
     local _, price = terms(R, i, r)
-    local level = r[1] == 6 and height(r, R, r[7], at, mark)
     local given = replace(r, R, r[7], now, n, amounts[i], price, { at, mark, label, name }, pers[i])
-    if level then let_down(R, p, r, level, given) end
+    if given > 0 and #R[2] > 0 then
+      local deep = depth(r, mark, at, now)
+      move_down(R, p, r, given, function(other, m) return depth(r, m, other, now) > deep end)
+    end
   end
   return expires, amounts
 end
@@ -177,8 +182,7 @@ local function bring(R, p, pers, key, now, slack)
     local released = p[2] == 1 or provisional == 1
     local _, amounts = end_hold(R, p, pers, 1, expires, function(_, n) return released and 0 or n end)
     local forget_at = expires + p[3]
-    -- A provisional hold was never a reservation: its tag may be used again.
-    if provisional == 0 and forget_at > now then remember(key, tag, 3, expires, forget_at, amounts, now, slack) end
+    if forget_at > now and provisional == 0 then remember(key, tag, 3, expires, forget_at, amounts, now, slack) end
   end
   for i, r in ipairs(rules) do advance(r, R, r[7], now, pers[i]) end
   if R[3] ~= 0 and R[3][1] <= now then R[3] = 0 end

@@ -1,0 +1,57 @@
+//! Rounds of all contenders in turn, and the median of each: on a noisy machine only ratios of interleaved rounds mean
+//! anything.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::time::Instant;
+
+pub(crate) struct Contender<'a> {
+    /// Runs the whole sequence of one thread.
+    pub(crate) run: Box<dyn Fn(usize) + Sync + 'a>,
+}
+
+impl<'a> Contender<'a> {
+    pub(crate) fn new(run: impl Fn(usize) + Sync + 'a) -> Self {
+        Self { run: Box::new(run) }
+    }
+}
+
+/// Nanoseconds per operation of each contender, the median of `rounds`, on `threads` pinned threads.
+#[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
+pub(crate) fn rounds(contenders: &[Contender<'_>], threads: usize, operations: usize, rounds: usize) -> Vec<f64> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let mut times = vec![Vec::new(); contenders.len()];
+    for round in 0..=rounds {
+        for (contender, times) in contenders.iter().zip(&mut times) {
+            let barrier = Barrier::new(threads);
+            let slowest = std::thread::scope(|scope| {
+                let run = |thread: usize| {
+                    if let Some(core) = cores.get(thread % cores.len().max(1)) {
+                        core_affinity::set_for_current(*core);
+                    }
+                    barrier.wait();
+                    let start = Instant::now();
+                    (contender.run)(thread);
+                    start.elapsed()
+                };
+                let handles: Vec<_> = (0..threads).map(|t| scope.spawn(move || run(t))).collect();
+                handles.into_iter().map(|h| h.join().unwrap()).max().unwrap()
+            });
+            // The first round warms caches and fills maps.
+            if round > 0 {
+                times.push(slowest.as_nanos() as f64 / operations as f64);
+            }
+        }
+    }
+    black_box(times.iter().map(|times| median(times.clone())).collect())
+}
+
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+pub(crate) fn row(what: &str, figures: &[(&str, String)]) {
+    let figures: Vec<String> = figures.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    println!("| {what} | {} |", figures.join(" | "));
+}

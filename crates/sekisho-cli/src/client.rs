@@ -1,0 +1,73 @@
+//! Talks to the API of a running server.
+
+use std::time::Duration;
+
+use sekisho_server::config::env::Environment;
+use serde_json::Value;
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+use crate::ServerArgs;
+use crate::exit::Failure;
+
+pub(crate) struct Client {
+    agent: Agent,
+    api: String,
+    authorization: Option<String>,
+}
+
+/// 200 or 429: the server has decided.
+pub(crate) struct Answer {
+    pub(crate) allowed: bool,
+    pub(crate) body: Value,
+}
+
+impl Client {
+    pub(crate) fn new(args: &ServerArgs) -> Self {
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(10)))
+            .build()
+            .into();
+        let authorization = Environment::of_process().api_token().map(|token| format!("Bearer {token}"));
+        Self { agent, api: args.api.trim_end_matches('/').to_owned(), authorization }
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Answer, Failure> {
+        let mut request = self.agent.post(format!("{}{path}", self.api));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.answer(request.send_json(body))
+    }
+
+    pub(crate) fn get(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Failure> {
+        let mut request = self.agent.get(format!("{}{path}", self.api)).query_pairs(query.iter().copied());
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.answer(request.call())
+    }
+
+    fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Answer, Failure> {
+        let mut response = response.map_err(|error| match error {
+            ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
+                Failure::Input(format!("{} is no URL of a server: {error}", self.api))
+            }
+            error => Failure::Server(format!("{} cannot be reached: {error}", self.api)),
+        })?;
+        let status = response.status().as_u16();
+        let body: Value = response
+            .body_mut()
+            .read_json()
+            .map_err(|error| Failure::Server(format!("{} answered {status} and no JSON: {error}", self.api)))?;
+        match status {
+            200 | 429 => Ok(Answer { allowed: status == 200, body }),
+            _ => {
+                let detail = body["detail"].as_str().unwrap_or("no reason given");
+                let message = format!("{detail} ({status})");
+                Err(if status < 500 { Failure::Input(message) } else { Failure::Server(message) })
+            }
+        }
+    }
+}

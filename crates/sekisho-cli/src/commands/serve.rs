@@ -1,0 +1,107 @@
+//! `sekisho serve`
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use sekisho_server::config::env::Environment;
+use sekisho_server::config::{Config, address};
+use sekisho_server::{Addresses, Server, StartError, stop_signal};
+
+use crate::exit::{Failure, Outcome};
+use crate::logging::{self, LogFormat};
+use crate::output;
+
+const DEFAULT_FILE: &str = "sekisho.yaml";
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The configuration; without it ./sekisho.yaml, or five requests a minute on /api/test in memory
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where the gateway listens
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    listen: Option<SocketAddr>,
+    /// Where the API listens; off loopback it needs SEKISHO_API_TOKEN
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    api: Option<SocketAddr>,
+    /// How logs are written to standard error
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+}
+
+pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
+    let environment = Environment::of_process();
+    logging::start(args.log_format, environment.log_filter())?;
+    let config = config(args, &environment).map_err(|error| Failure::Input(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::Server(format!("the runtime did not start: {error}")))?;
+    runtime.block_on(serve(config))
+}
+
+/// File, then environment, then flags: each overrides the one before.
+fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, sekisho_server::config::ConfigError> {
+    let config = match &args.config {
+        Some(path) => Config::read(path)?,
+        None if Path::new(DEFAULT_FILE).exists() => Config::read(Path::new(DEFAULT_FILE))?,
+        None => Config::built_in()?,
+    };
+    let mut config = config.with_environment(environment)?;
+    config.listen = args.listen.unwrap_or(config.listen);
+    config.api = args.api.unwrap_or(config.api);
+    Ok(config)
+}
+
+async fn serve(config: Config) -> Result<Outcome, Failure> {
+    let examples = Examples::of(&config);
+    let server = Server::bind(config).await.map_err(|error| match error {
+        // The file or a flag asks for what must not be.
+        StartError::Policy(_) | StartError::OpenApi(_) => Failure::Input(error.to_string()),
+        _ => Failure::Server(error.to_string()),
+    })?;
+    output::line(&examples.welcome(server.addresses()));
+    server
+        .run(async {
+            if let Err(error) = stop_signal().await {
+                tracing::error!(%error, "signals cannot be heard; stopping");
+            }
+        })
+        .await;
+    Ok(Outcome::Done)
+}
+
+/// What a newcomer can paste.
+struct Examples {
+    path: Option<String>,
+    policy: String,
+    token: &'static str,
+}
+
+impl Examples {
+    fn of(config: &Config) -> Self {
+        let plain = |route: &&sekisho_server::config::Route| {
+            route.methods.is_empty() || route.methods.iter().any(|method| method.as_str() == "GET")
+        };
+        Self {
+            path: config.routes.iter().find(plain).map(|route| route.path.to_string()),
+            policy: config.policies.first().map_or_else(|| "demo".to_owned(), |policy| policy.policy.name().to_owned()),
+            token: if config.api_token.is_some() { " -H \"authorization: Bearer $SEKISHO_API_TOKEN\"" } else { "" },
+        }
+    }
+
+    fn welcome(&self, addresses: Addresses) -> String {
+        let Addresses { gateway, api } = addresses;
+        let Self { path, policy, token } = self;
+        let path = path.as_deref().unwrap_or("/livez");
+        format!(
+            "gateway  http://{gateway}\n\
+             API      http://{api}\n\
+             Try:\n  \
+             curl -i http://{gateway}{path}\n  \
+             curl{token} -H 'content-type: application/json' -d '{{\"policy\":\"{policy}\",\"subject\":\"me\"}}' http://{api}/v1/check\n  \
+             curl{token} 'http://{api}/v1/explain?policy={policy}&subject=me'"
+        )
+    }
+}

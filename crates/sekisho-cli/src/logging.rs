@@ -1,0 +1,23 @@
+//! Logs go to standard error, so that standard output stays for what was asked.
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+use crate::exit::Failure;
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+pub(crate) fn start(format: LogFormat, filter: Option<&str>) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(filter.unwrap_or("info"))
+        .map_err(|error| Failure::Input(format!("SEKISHO_LOG is no filter: {error}")))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Json => builder.json().init(),
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! The command as people run it.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use assert_cmd::assert::OutputAssertExt as _;
+use serde_json::{Value, json};
+
+/// Alone with its arguments: no variable and no file of the machine takes part.
+fn sekisho(args: &[&str]) -> Command {
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("sekisho"));
+    command.args(args).env_clear().current_dir(std::env::temp_dir());
+    command
+}
+
+fn run(args: &[&str]) -> (i32, String, String) {
+    let output = sekisho(args).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+fn example(name: &str) -> String {
+    format!("{}/../../examples/{name}/sekisho.yaml", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A server of its own, which ends with the test.
+struct Serving {
+    child: Child,
+    gateway: String,
+    api: String,
+    welcome: String,
+}
+
+impl Serving {
+    fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = sekisho(&["serve", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"]);
+        let command = command.args(args).envs(variables.iter().copied());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let welcome: Vec<String> = (0..6).map(|_| lines.next().unwrap().unwrap()).collect();
+        let url = |line: &str| line.split_whitespace().last().unwrap().to_owned();
+        Self { gateway: url(&welcome[0]), api: url(&welcome[1]), welcome: welcome.join("\n"), child }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn it_serves_and_shows_what_it_counts() {
+    let serving = Serving::start(&[], &[]);
+    assert_eq!(serving.welcome.matches("curl").count(), 3, "{}", serving.welcome);
+    let get = |path: &str| {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        agent.get(format!("{}{path}", serving.gateway)).call().unwrap().status().as_u16()
+    };
+    assert_eq!(get("/api/test"), 200);
+    let api = ["--api", serving.api.as_str()];
+    let with = |args: &[&str]| run(&[args, &api].concat());
+
+    let (code, out, _) = with(&["explain", "demo", "127.0.0.1", "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &answer["rules"][0]["used"]), (0, &json!(1)), "{out}");
+    let (code, out, _) = with(&["explain", "demo", "127.0.0.1"]);
+    assert!(code == 0 && out.contains("fixed_window") && out.contains("minute *"), "{out}");
+
+    assert_eq!(with(&["peek", "demo", "127.0.0.1", "--cost", "requests=4"]).0, 0);
+    let (code, out, _) = with(&["peek", "demo", "127.0.0.1", "--cost", "requests=5"]);
+    assert!(code == 1 && out.contains("denied: try again in"), "{out}");
+    let (code, out, _) = with(&["peek", "demo", "127.0.0.1", "--cost", "requests=5", "--json"]);
+    assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["allowed"].clone()), (1, json!(false)));
+
+    let (code, out, _) = with(&["reset", "demo", "127.0.0.1", "--json"]);
+    assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["rules"][0]["used"].clone()), (0, json!(0)));
+
+    let (code, out, err) = with(&["explain", "dmeo", "127.0.0.1"]);
+    assert_eq!(
+        (code, out.as_str(), err.as_str()),
+        (2, "", "sekisho: unknown policy `dmeo`; did you mean `demo`? (404)\n")
+    );
+    assert_eq!(with(&["peek", "demo", "a", "--cost", "pages=1"]).0, 2);
+    assert_eq!(with(&["peek", "demo", "a", "--cost", "requests=-1"]).0, 2);
+    assert_eq!(with(&["peek", "demo", "a", "--cost", "requests=1", "--cost", "requests=1"]).0, 2);
+}
+
+#[test]
+fn a_token_goes_along() {
+    let token = [("SEKISHO_API_TOKEN", "s3cret")];
+    let serving = Serving::start(&[], &token);
+    assert!(!serving.welcome.contains("s3cret"));
+    let args = ["explain", "demo", "me", "--api", serving.api.as_str()];
+    assert_eq!(run(&args).0, 2);
+    sekisho(&args).envs(token).assert().code(0);
+}
+
+#[test]
+fn it_stops_when_told() {
+    let mut serving = Serving::start(&[], &[]);
+    let pid = serving.child.id().to_string();
+    Command::new("kill").args(["-TERM", &pid]).status().unwrap();
+    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_served_is_said_in_one_line() {
+    let (code, out, err) = run(&["--api", "0.0.0.0:0", "--listen", "127.0.0.1:0"]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.starts_with("sekisho: the API would be open") && err.lines().count() == 1, "{err}");
+    assert_eq!(run(&["--listen", "nowhere"]).0, 2);
+    assert_eq!(run(&["--config", "no-such-file.yaml"]).0, 2);
+    assert_eq!(run(&["nonsense"]).0, 2);
+    let unreachable = run(&["explain", "demo", "me", "--api", "http://127.0.0.1:1"]);
+    assert_eq!(unreachable.0, 3, "{}", unreachable.2);
+    assert_eq!(unreachable.2.lines().count(), 1);
+    assert_eq!(run(&["explain", "demo", "me", "--api", "nowhere:x"]).0, 2);
+}
+
+#[test]
+fn a_file_in_the_working_directory_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("sekisho.yaml"), "polices: {}\n").unwrap();
+    let output = sekisho(&[]).current_dir(folder.path()).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(err.starts_with("sekisho: sekisho.yaml:1:1: unknown key `polices`; did you mean `policies`?"), "{err}");
+}
+
+#[test]
+fn config_check_prints_the_policies() {
+    let (code, out, err) = run(&["config", "check", &example("quickstart")]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for cell in ["policy", "demo", "minute", "fixed_window", "1m", "budget", "100000 (burst 20000)", "1h", "tokens"] {
+        assert!(out.contains(cell), "{cell} in\n{out}");
+    }
+    let (code, out, _) = run(&["config", "check", &example("vision"), "--json"]);
+    let parsed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &parsed["policies"][0]["rules"][1]["zone"]), (0, &json!("Asia/Tokyo")));
+    assert_eq!(run(&["config", "check", &example("hourly")]).0, 0);
+    assert_eq!(run(&["config", "check", "no-such-file.yaml"]).0, 2);
+}
+
+#[test]
+fn help_names_the_exit_codes_and_completions_are_there() {
+    let (code, out, _) = run(&["--help"]);
+    assert!(code == 0 && out.contains("Exit codes"), "{out}");
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, out, _) = run(&["completions", shell]);
+        assert!(code == 0 && out.contains("sekisho"), "{shell}");
+    }
+}

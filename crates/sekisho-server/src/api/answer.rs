@@ -1,0 +1,137 @@
+//! Decisions as JSON.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::http::header::RETRY_AFTER;
+use axum::response::{IntoResponse as _, Response};
+use sekisho::clock::Timestamp;
+use sekisho::limits::{ChargeOutcome, Decision, Mode, ReservationId, Rule, RuleOutcome};
+use serde::Serialize;
+
+use crate::respond::{millis, retry_after_seconds};
+
+/// The answer to a check, a peek, a reserve or an explain. Figures are whole numbers and never null.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Answer<'a> {
+    /// Set only inside a batch, where the HTTP status cannot say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed: Option<bool>,
+    #[serde(flatten)]
+    one: Option<Charged<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    charges: Option<Vec<Charged<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    binding: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reservation: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct Charged<'a> {
+    policy: &'a str,
+    subject: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_deny: Option<bool>,
+    rules: Vec<Ruled<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Ruled<'a> {
+    name: &'a str,
+    algorithm: &'static str,
+    unit: &'a str,
+    limit: u64,
+    used: u64,
+    held: u64,
+    remaining: u64,
+    reset_at: u64,
+    retry_after_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_ms: Option<u64>,
+}
+
+impl<'a> Answer<'a> {
+    /// `listed`: the request had its charges in a list, so the answer has too.
+    pub(super) fn to(decision: &'a Decision, listed: bool) -> Self {
+        let retry_after_ms = decision.retry_after().map(millis);
+        Self { allowed: Some(decision.allowed), retry_after_ms, ..Self::figures(decision, listed) }
+    }
+
+    /// The figures alone, where nothing was asked for.
+    pub(super) fn figures(decision: &'a Decision, listed: bool) -> Self {
+        let mut charges: Vec<_> = decision.charges.iter().map(|charge| Charged::new(charge, decision.at)).collect();
+        let binding = decision.binding().map(|(charge, index)| charge.policy.rules()[index].name());
+        let one = if listed { None } else { charges.pop() };
+        Self { one, charges: listed.then_some(charges), binding, ..Self::default() }
+    }
+
+    pub(super) fn held_as(mut self, id: &ReservationId, expires_at: Timestamp) -> Self {
+        self.reservation = Some(id.to_string());
+        self.expires_at = Some(expires_at.as_micros() / 1_000);
+        self
+    }
+
+    pub(super) fn in_batch(mut self) -> Self {
+        let denied = self.allowed == Some(false);
+        self.status = Some(if denied { 429 } else { 200 });
+        self
+    }
+
+    /// 200, or 429 with the same object.
+    pub(super) fn response(self, decision: &Decision) -> Response {
+        match decision.retry_after() {
+            Some(wait) => {
+                let seconds = retry_after_seconds(wait).to_string();
+                (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, seconds)], Json(self)).into_response()
+            }
+            None => Json(self).into_response(),
+        }
+    }
+}
+
+impl<'a> Charged<'a> {
+    fn new(charge: &'a ChargeOutcome, at: Timestamp) -> Self {
+        let shadow = (charge.policy.mode() == Mode::Shadow).then_some(true);
+        Self {
+            policy: charge.policy.name(),
+            subject: charge.subject.as_str(),
+            endpoint: charge.endpoint.as_ref().map(|endpoint| endpoint.as_str()),
+            shadow,
+            would_deny: shadow.map(|_| !charge.within_limits()),
+            rules: charge
+                .policy
+                .rules()
+                .iter()
+                .zip(&charge.rules)
+                .map(|(rule, outcome)| Ruled::new(rule, outcome, at))
+                .collect(),
+        }
+    }
+}
+
+impl<'a> Ruled<'a> {
+    fn new(rule: &'a Rule, outcome: &RuleOutcome, at: Timestamp) -> Self {
+        Self {
+            name: rule.name(),
+            algorithm: rule.algorithm(),
+            unit: rule.unit(),
+            limit: outcome.limit,
+            used: outcome.used,
+            held: outcome.held,
+            remaining: outcome.remaining,
+            reset_at: outcome.reset_at.as_millis_ceil(),
+            retry_after_ms: outcome.denied_until.map_or(0, |until| millis(until.since(at))),
+            wait_ms: outcome.wait_until.map(|until| millis(until.since(at))),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! JSON bodies and queries, read strictly: what is not understood is refused by name, before anything is decided.
+
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use futures_util::StreamExt as _;
+use serde::de::DeserializeOwned;
+
+use crate::respond::Problem;
+
+const MAX_BODY: usize = 1024 * 1024;
+const MAX_DRAINED: usize = 16 * MAX_BODY;
+
+/// The body of a request, read into `T`.
+pub(super) struct Body<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        if !is_json(request.headers()) {
+            return Err(Problem::unsupported_media_type());
+        }
+        let bytes = read(request.into_body()).await?;
+        parse(&bytes).map(Self)
+    }
+}
+
+/// The query of a request, read into `T`.
+pub(super) struct Params<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let query = Query::<T>::try_from_uri(&parts.uri).map_err(|rejection| {
+            let text = rejection.body_text();
+            let message = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+            Problem::bad_input(quoted(message).unwrap_or_default(), message)
+        })?;
+        Ok(Self(query.0))
+    }
+}
+
+/// What is too long is still read for a while and thrown away: whoever is cut off in the middle of sending never sees the
+/// answer that says why.
+async fn read(body: axum::body::Body) -> Result<Vec<u8>, Problem> {
+    let mut stream = body.into_data_stream();
+    let (mut bytes, mut length) = (Vec::new(), 0);
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|_| Problem::bad_input("", "the body was cut short"))?;
+        length += chunk.len();
+        if length <= MAX_BODY {
+            bytes.extend_from_slice(&chunk);
+        } else if length > MAX_DRAINED {
+            break;
+        }
+    }
+    if length > MAX_BODY { Err(Problem::too_large(MAX_BODY)) } else { Ok(bytes) }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}
+
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        // A dot is the whole body, a question mark a key that was cut short.
+        let path = if path == "." || path.ends_with('?') { "" } else { &path };
+        refusal(path, error.inner())
+    })?;
+    json.end().map_err(|error| Problem::bad_input("", format!("the body goes on after its end: {error}")))?;
+    Ok(value)
+}
+
+fn refusal(path: &str, error: &serde_json::Error) -> Problem {
+    let message = error.to_string();
+    if !error.is_data() {
+        return Problem::bad_input(path, format!("the body is not JSON: {message}"));
+    }
+    // The path ends at the mapping where a field is missing or stands twice; only the message names the field.
+    let inner = ["missing field", "duplicate field"].iter().any(|start| message.starts_with(start));
+    if let Some(name) = quoted(&message).filter(|_| inner) {
+        let field = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        return Problem::bad_input(&field, message);
+    }
+    if path.is_empty() || message.starts_with("unknown field") {
+        return Problem::bad_input(path, message);
+    }
+    Problem::bad_input(path, format!("`{path}` {message}"))
+}
+
+/// What stands in the first pair of backquotes.
+fn quoted(message: &str) -> Option<&str> {
+    message.split('`').nth(1)
+}

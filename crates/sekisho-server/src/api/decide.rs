@@ -1,0 +1,87 @@
+//! Check, peek, reserve, and checks in batches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use futures_util::{StreamExt as _, stream};
+use sekisho::Error;
+use sekisho::backend::BackendKind;
+use sekisho::limits::{Decision, ReserveOptions, Reserved};
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::body::Body;
+use super::request::{Asked, BatchBody, CheckBody, ReserveBody};
+use crate::app::App;
+use crate::respond::Problem;
+
+const MAX_BATCH: usize = 1000;
+/// How many of a batch are with the store at once. One connection carries them all, so more would only queue elsewhere.
+const AT_ONCE: usize = 64;
+
+pub(super) async fn check(State(app): State<Arc<App>>, Body(body): Body<CheckBody>) -> Result<Response, Problem> {
+    let asked = body.asked().map_err(|invalid| Problem::invalid(&invalid))?;
+    let decision = app.gate.check(&asked.asks).await;
+    answer(&app, &asked, decision)
+}
+
+pub(super) async fn peek(State(app): State<Arc<App>>, Body(body): Body<CheckBody>) -> Result<Response, Problem> {
+    let asked = body.asked().map_err(|invalid| Problem::invalid(&invalid))?;
+    let decision = app.gate.peek(&asked.asks).await;
+    answer(&app, &asked, decision)
+}
+
+fn answer(app: &App, asked: &Asked, decision: Result<Decision, Error>) -> Result<Response, Problem> {
+    let decision = decision.map_err(|error| app.problem(&asked.placed(error)))?;
+    Ok(Answer::to(&decision, asked.listed).response(&decision))
+}
+
+pub(super) async fn reserve(
+    State(app): State<Arc<App>>,
+    Body(mut body): Body<ReserveBody>,
+) -> Result<Response, Problem> {
+    let options = ReserveOptions {
+        lease: body.lease_ms.map(|millis| Duration::from_millis(millis.0)),
+        idempotency_key: body.idempotency_key.take(),
+    };
+    let asked = body.asked().map_err(|invalid| Problem::invalid(&invalid))?;
+    let reserved = app.gate.reserve(&asked.asks, &options).await.map_err(|error| {
+        // The options belong to the request, not to its one charge.
+        let own = matches!(&error, Error::Invalid(e) if ["lease_ms", "idempotency_key"].contains(&e.field.as_str()));
+        app.problem(&if own { error } else { asked.placed(error) })
+    })?;
+    match reserved {
+        Reserved::Denied(decision) => Ok(Answer::to(&decision, asked.listed).response(&decision)),
+        Reserved::Admitted(admission) => {
+            let (decision, expires_at) = (admission.decision().clone(), admission.expires_at());
+            // From here on the caller holds it: only the id, or the lease, can end it.
+            let id = admission.into_id();
+            Ok(Answer::to(&decision, asked.listed).held_as(&id, expires_at).response(&decision))
+        }
+    }
+}
+
+pub(super) async fn batch(State(app): State<Arc<App>>, Body(body): Body<BatchBody>) -> Result<Json<Value>, Problem> {
+    let count = body.checks.len();
+    if count == 0 || count > MAX_BATCH {
+        return Err(Problem::bad_input("checks", format!("`checks` must be 1 to {MAX_BATCH}; there are {count}")));
+    }
+    // Memory decides at once: only a store that has to be waited for gains from many at a time.
+    let at_once = if app.store == BackendKind::Memory { 1 } else { AT_ONCE };
+    let results = stream::iter(body.checks).map(|check| one(&app, check)).buffered(at_once);
+    let results: Vec<Value> = results.collect().await;
+    Ok(Json(json!({ "results": results })))
+}
+
+/// One check of a batch, with its own outcome.
+async fn one(app: &App, check: CheckBody) -> Value {
+    let outcome = async {
+        let asked = check.asked().map_err(|invalid| Problem::invalid(&invalid))?;
+        let decision = app.gate.check(&asked.asks).await.map_err(|error| app.problem(&asked.placed(error)))?;
+        Ok::<_, Problem>(json!(Answer::to(&decision, asked.listed).in_batch()))
+    };
+    outcome.await.unwrap_or_else(|problem| problem.to_json())
+}

@@ -1,0 +1,70 @@
+//! The operator's tools: look, reset, grant, override.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse as _, Response};
+use sekisho::clock::Timestamp;
+use sekisho::key::{Endpoint, Subject};
+use sekisho::limits::Decision;
+use sekisho::{Error, Invalid};
+use serde_json::{Value, json};
+
+use super::answer::Answer;
+use super::body::{Body, Params};
+use super::request::{GrantBody, OverrideBody, TargetBody};
+use crate::app::App;
+use crate::describe;
+use crate::respond::Problem;
+
+/// The end of the year 9999: no clock that is right goes further.
+const LATEST: u64 = 253_402_300_799_999;
+
+pub(super) async fn explain(
+    State(app): State<Arc<App>>,
+    Params(body): Params<TargetBody>,
+) -> Result<Response, Problem> {
+    let (subject, endpoint) = target(&body.subject, body.endpoint.as_deref())?;
+    figures(&app, app.gate.limits().explain(&body.policy, subject, endpoint).await)
+}
+
+pub(super) async fn reset(State(app): State<Arc<App>>, Body(body): Body<TargetBody>) -> Result<Response, Problem> {
+    let (subject, endpoint) = target(&body.subject, body.endpoint.as_deref())?;
+    figures(&app, app.gate.limits().reset(&body.policy, subject, endpoint).await)
+}
+
+pub(super) async fn grant(State(app): State<Arc<App>>, Body(body): Body<GrantBody>) -> Result<Response, Problem> {
+    let (subject, endpoint) = target(&body.subject, body.endpoint.as_deref())?;
+    if body.cost.is_empty() {
+        return Err(Problem::bad_input("cost", "`cost` names nothing to give back"));
+    }
+    let cost = body.cost.cost().map_err(|invalid| Problem::invalid(&invalid))?;
+    figures(&app, app.gate.limits().grant(&body.policy, subject, endpoint, &cost).await)
+}
+
+pub(super) async fn override_limits(
+    State(app): State<Arc<App>>,
+    Body(body): Body<OverrideBody>,
+) -> Result<Response, Problem> {
+    let (subject, endpoint) = target(&body.subject, body.endpoint.as_deref())?;
+    if body.until.0 > LATEST {
+        return Err(Problem::bad_input("until", format!("`until` must be Unix milliseconds up to {LATEST}")));
+    }
+    let (limits, until) = (body.limits.by_name(), Timestamp::from_millis(body.until.0));
+    figures(&app, app.gate.limits().override_limits(&body.policy, subject, endpoint, &limits, until).await)
+}
+
+pub(super) async fn policies(State(app): State<Arc<App>>) -> Json<Value> {
+    Json(json!({ "policies": describe::policies(&app.config.policies) }))
+}
+
+fn target(subject: &str, endpoint: Option<&str>) -> Result<(Subject, Option<Endpoint>), Problem> {
+    let parts = || -> Result<_, Invalid> { Ok((Subject::new(subject)?, endpoint.map(Endpoint::new).transpose()?)) };
+    parts().map_err(|invalid| Problem::invalid(&invalid))
+}
+
+fn figures(app: &App, decision: Result<Decision, Error>) -> Result<Response, Problem> {
+    let decision = decision.map_err(|error| app.problem(&error))?;
+    Ok(Json(Answer::figures(&decision, false)).into_response())
+}

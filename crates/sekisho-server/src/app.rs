@@ -1,0 +1,39 @@
+//! What every door shares: the gate and the configuration it was built from.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sekisho::Error;
+use sekisho::backend::{Backend, BackendKind};
+use sekisho::gate::Gate;
+use sekisho::limits::Limits;
+
+use crate::config::Config;
+use crate::respond::Problem;
+use crate::start::StartError;
+
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) gate: Gate,
+    pub(crate) config: Config,
+    pub(crate) store: BackendKind,
+}
+
+impl App {
+    pub(crate) fn new(config: Config, backend: Backend) -> Result<Arc<Self>, StartError> {
+        let policies = config.policies.iter().map(|policy| policy.policy.clone()).collect();
+        let limits =
+            Limits::new(policies, backend.limits).map_err(|invalid| StartError::Policy(invalid.to_string()))?;
+        let mut subjects = HashMap::new();
+        for policy in &config.policies {
+            if let Some(subject) = &policy.subject {
+                subjects.insert(policy.policy.name().to_owned(), subject.spec.clone());
+            }
+        }
+        Ok(Arc::new(Self { gate: Gate::new(limits, subjects), config, store: backend.kind }))
+    }
+
+    pub(crate) fn problem(&self, error: &Error) -> Problem {
+        Problem::of(error, self.gate.limits().policies().map(|policy| policy.name()))
+    }
+}

@@ -1,0 +1,54 @@
+//! The one place that reads the environment. Everything else is handed an [`Environment`], so that tests need not touch
+//! that of the process.
+
+use std::collections::HashMap;
+
+/// The variables that Sekisho looks at.
+#[derive(Clone, Default)]
+pub struct Environment(HashMap<String, String>);
+
+pub(super) const LISTEN: &str = "SEKISHO_LISTEN";
+pub(super) const API: &str = "SEKISHO_API";
+pub(super) const GRPC: &str = "SEKISHO_GRPC";
+pub(super) const INSTANCES: &str = "SEKISHO_INSTANCES";
+pub(super) const API_TOKEN: &str = "SEKISHO_API_TOKEN";
+pub(super) const REDIS_URL: &str = "REDIS_URL";
+const LOG: &str = "SEKISHO_LOG";
+
+impl Environment {
+    /// Variables that are not Unicode are none of ours.
+    #[allow(clippy::disallowed_methods, reason = "this is the one door to the environment")]
+    pub fn of_process() -> Self {
+        let known = [LISTEN, API, GRPC, INSTANCES, API_TOKEN, REDIS_URL, LOG];
+        Self(
+            known.iter().filter_map(|name| std::env::var(name).ok().map(|value| ((*name).to_owned(), value))).collect(),
+        )
+    }
+
+    pub fn api_token(&self) -> Option<&str> {
+        self.get(API_TOKEN)
+    }
+
+    /// What to log: `info`, or a filter such as `sekisho_server=debug`.
+    pub fn log_filter(&self) -> Option<&str> {
+        self.get(LOG)
+    }
+
+    /// A variable that is set to nothing counts as not set: that is how compose files and shells clear one.
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+}
+
+impl<const N: usize> From<[(&str, &str); N]> for Environment {
+    fn from(variables: [(&str, &str); N]) -> Self {
+        Self(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+}
+
+/// Names only: the values hold a token and a password.
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}

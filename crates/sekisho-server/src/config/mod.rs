@@ -1,0 +1,258 @@
+//! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
+
+pub mod env;
+mod policy;
+mod problem;
+mod read;
+mod route;
+mod rule;
+mod secret;
+mod tree;
+pub(crate) mod units;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use sekisho::limits::{Capacity, OnFailure};
+
+use env::Environment;
+pub use policy::{PolicyConfig, SubjectConfig};
+pub use problem::ConfigError;
+pub(crate) use problem::did_you_mean;
+use read::Reader;
+pub use route::{FixedResponse, PathPattern, Route};
+pub use secret::{Secret, StoreUrl};
+use tree::{Node, Value};
+
+const FIELDS: [&str; 10] =
+    ["listen", "api", "grpc", "store", "memory", "instances", "usage_policy", "headers", "policies", "routes"];
+
+/// Everything the server needs to know, checked.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The gateway.
+    pub listen: SocketAddr,
+    /// The trusted API.
+    pub api: SocketAddr,
+    /// Envoy's rate-limit service; not served yet.
+    pub grpc: Option<SocketAddr>,
+    pub store: StoreConfig,
+    pub memory: Capacity,
+    /// The least number of instances to assume in an outage.
+    pub instances: u32,
+    pub usage_policy: Option<String>,
+    pub headers: HeaderStyle,
+    pub policies: Vec<PolicyConfig>,
+    pub routes: Vec<Route>,
+    /// What callers of the API have to show. It comes from the environment only.
+    pub api_token: Option<Secret>,
+}
+
+#[derive(Debug, Clone)]
+pub struct StoreConfig {
+    /// Memory if there is none.
+    pub url: Option<StoreUrl>,
+    /// Takes effect later: until then a store that does not answer is an error for the caller.
+    pub on_failure: OnFailure,
+    pub timeout: Duration,
+}
+
+/// Which rate-limit headers the gateway sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeaderStyle {
+    /// `X-RateLimit-*`
+    Legacy,
+    /// `RateLimit-Policy` and `RateLimit` in the syntax of draft 11.
+    Draft,
+    #[default]
+    Both,
+    None,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
+            api: SocketAddr::from(([127, 0, 0, 1], 8001)),
+            grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),
+            store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
+            memory: Capacity::default(),
+            instances: 1,
+            usage_policy: None,
+            headers: HeaderStyle::Both,
+            policies: Vec::new(),
+            routes: Vec::new(),
+            api_token: None,
+        }
+    }
+}
+
+impl Config {
+    /// What is served without a file.
+    pub fn built_in() -> Result<Self, ConfigError> {
+        Self::parse("built in", include_str!("built_in.yaml"))
+    }
+
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|error| ConfigError::plain(format!("{name}: {error}")))?;
+        let text = String::from_utf8(bytes).map_err(|_| ConfigError::plain(format!("{name}: is not UTF-8 text")))?;
+        Self::parse(&name, &text)
+    }
+
+    /// `name` is what errors call the file.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        let root = tree::parse_yaml(text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
+        let mut reader = Reader::default();
+        let config = read_root(&mut reader, &root);
+        match config {
+            Some(config) if reader.problems.is_empty() => Ok(config),
+            _ => Err(ConfigError::in_file(name, text, reader.problems)),
+        }
+    }
+
+    /// Lets variables override the file.
+    pub fn with_environment(mut self, environment: &Environment) -> Result<Self, ConfigError> {
+        let refuse = |name: &str, reason: String| ConfigError::plain(format!("{name}: {reason}"));
+        let at = |name: &str, text: &str| address(text).map_err(|reason| refuse(name, reason));
+        if let Some(text) = environment.get(env::LISTEN) {
+            self.listen = at(env::LISTEN, text)?;
+        }
+        if let Some(text) = environment.get(env::API) {
+            self.api = at(env::API, text)?;
+        }
+        if let Some(text) = environment.get(env::GRPC) {
+            self.grpc = if text == "off" { None } else { Some(at(env::GRPC, text)?) };
+        }
+        if let Some(text) = environment.get(env::INSTANCES) {
+            let count = text.parse().ok().filter(|count| *count > 0);
+            self.instances =
+                count.ok_or_else(|| refuse(env::INSTANCES, format!("must be 1 or more; it is `{text}`")))?;
+        }
+        if let Some(text) = environment.get(env::REDIS_URL) {
+            self.store.url = Some(StoreUrl::parse(text).map_err(|reason| refuse(env::REDIS_URL, reason))?);
+        }
+        self.api_token = environment.api_token().map(|token| Secret::new(token.to_owned()));
+        Ok(self)
+    }
+}
+
+/// An address with a port, as flags, variables and the file write it.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("must be an address with a port such as 127.0.0.1:8000; it is `{text}`"))
+}
+
+fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
+    let mut fields = reader.fields(root, "the file", &FIELDS)?;
+    let mut config = Config::default();
+    let (listen_at, api_at) = (fields.at("listen"), fields.at("api"));
+    if let Some(listen) = fields.take("listen").and_then(|node| read_address(reader, node, "listen")) {
+        config.listen = listen;
+    }
+    if let Some(api) = fields.take("api").and_then(|node| read_address(reader, node, "api")) {
+        config.api = api;
+    }
+    if config.listen == config.api && config.listen.port() != 0 {
+        let message =
+            format!("`listen` and `api` are both {}: the API must not stand open where clients come in", config.api);
+        reader.complain(listen_at.max(api_at), message);
+    }
+    if let Some(node) = fields.take("grpc") {
+        config.grpc = if is_off(node) { None } else { read_address(reader, node, "grpc") };
+    }
+    if let Some(node) = fields.take("store") {
+        read_store(reader, node, &mut config.store);
+    }
+    if let Some(node) = fields.take("memory") {
+        read_memory(reader, node, &mut config.memory);
+    }
+    if let Some(instances) = fields.take("instances").and_then(|node| reader.whole(node, "instances", 1, 100_000)) {
+        config.instances = u32::try_from(instances).unwrap_or(u32::MAX);
+    }
+    let styles = [
+        ("legacy", HeaderStyle::Legacy),
+        ("draft", HeaderStyle::Draft),
+        ("both", HeaderStyle::Both),
+        ("none", HeaderStyle::None),
+    ];
+    if let Some(style) = fields.take("headers").and_then(|node| reader.choice(node, "headers", &styles)) {
+        config.headers = style;
+    }
+    let policies = fields.take("policies");
+    config.policies = policies.map(|node| policy::read_all(reader, node)).unwrap_or_default();
+    let named: Vec<&str> = match policies.map(|node| &node.value) {
+        Some(Value::Map(entries)) => entries.iter().map(|(key, _)| key.name.as_str()).collect(),
+        _ => Vec::new(),
+    };
+    if let Some(node) = fields.take("usage_policy") {
+        config.usage_policy = read_usage_policy(reader, node, &named);
+    }
+    if let Some(node) = fields.take("routes") {
+        config.routes = route::read_all(reader, node, &config.policies, &named);
+    }
+    Some(config)
+}
+
+fn read_address(reader: &mut Reader, node: &Node, what: &str) -> Option<SocketAddr> {
+    let text = reader.text(node, what)?;
+    address(text).map_err(|reason| reader.complain(node.at, format!("`{what}` {reason}"))).ok()
+}
+
+/// YAML 1.1 reads a bare `off` as false; either way it closes the listener.
+fn is_off(node: &Node) -> bool {
+    matches!(&node.value, Value::Bool(false)) || matches!(&node.value, Value::Text(text) if text == "off")
+}
+
+fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
+    let Some(fields) = reader.fields(node, "store", &["url", "on_failure", "timeout"]) else { return };
+    match fields.peek("url") {
+        Some(node) => {
+            let parsed = reader.text(node, "url").map(StoreUrl::parse);
+            match parsed {
+                Some(Ok(url)) => store.url = Some(url),
+                Some(Err(reason)) => reader.complain(node.at, format!("`url` {reason}")),
+                None => {}
+            }
+        }
+        None => reader.complain(fields.at, "`url` is missing; without a `store` everything is kept in memory"),
+    }
+    if let Some(node) = fields.peek("on_failure")
+        && let Some(on_failure) = reader.choice(node, "on_failure", &policy::ON_FAILURE)
+    {
+        store.on_failure = on_failure;
+    }
+    if let Some(node) = fields.peek("timeout")
+        && let Some(timeout) = reader.duration(node, "timeout")
+    {
+        if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(60) {
+            reader.complain(node.at, "`timeout` must be 1ms to 60s");
+        }
+        store.timeout = timeout;
+    }
+}
+
+fn read_memory(reader: &mut Reader, node: &Node, memory: &mut Capacity) {
+    let Some(fields) = reader.fields(node, "memory", &["subjects", "bytes"]) else { return };
+    if let Some(node) = fields.peek("subjects")
+        && let Some(subjects) = reader.whole(node, "subjects", 1, 1_000_000_000)
+    {
+        memory.subjects = usize::try_from(subjects).unwrap_or(usize::MAX);
+    }
+    if let Some(node) = fields.peek("bytes")
+        && let Some(bytes) = reader.size(node, "bytes")
+    {
+        if bytes < 1 << 20 {
+            reader.complain(node.at, "`bytes` must be at least 1MiB");
+        }
+        memory.bytes = bytes;
+    }
+}
+
+fn read_usage_policy(reader: &mut Reader, node: &Node, named: &[&str]) -> Option<String> {
+    let name = reader.text(node, "usage_policy")?;
+    if !named.contains(&name) {
+        reader.complain(node.at, format!("unknown policy `{name}`{}", did_you_mean(name, named.iter().copied())));
+    }
+    Some(name.to_owned())
+}

@@ -1,0 +1,107 @@
+//! Values that must not be seen.
+
+use std::fmt;
+
+use subtle::ConstantTimeEq as _;
+
+/// Text that no log, error or answer shows.
+#[derive(Clone)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// Takes the same time wherever the first difference stands.
+    pub(crate) fn is(&self, given: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(given).into()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Where the store is. What is shown of it leaves the password out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreUrl(String);
+
+impl StoreUrl {
+    const SCHEMES: [&str; 3] = ["redis", "rediss", "redis+cluster"];
+
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        let Some(scheme) = scheme.filter(|scheme| Self::SCHEMES.contains(scheme)) else {
+            return Err("must start with redis://, rediss:// or redis+cluster://".to_owned());
+        };
+        let url = Self(text.to_owned());
+        if url.rest().split_once(['/', '?', '#']).is_some_and(|(_, path)| path.contains('@')) {
+            return Err(
+                "holds an `@` after the host; in a password, `/` is written %2F, `?` %3F and `#` %23".to_owned()
+            );
+        }
+        let hosts = url.hosts();
+        let fits = |host: &str| !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c.is_control());
+        if !hosts.split(',').all(fits) {
+            return Err(format!("must name a host, such as {scheme}://127.0.0.1:6379"));
+        }
+        if scheme != "redis+cluster" && hosts.contains(',') {
+            return Err("names several hosts; that is redis+cluster://".to_owned());
+        }
+        Ok(url)
+    }
+
+    /// With the password.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    fn rest(&self) -> &str {
+        self.0.split_once("://").map_or(self.0.as_str(), |(_, rest)| rest)
+    }
+
+    fn hosts(&self) -> &str {
+        let authority = self.rest().split(['/', '?', '#']).next().unwrap_or_default();
+        authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts)
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = self.0.split_once("://").map_or("", |(scheme, _)| scheme);
+        write!(f, "{scheme}://{}", self.hosts())
+    }
+}
+
+impl fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        // With a bare slash in it, a password could not be told from a host, and would be shown as one.
+        assert!(StoreUrl::parse("redis://user:p@ss/w0rd@host:6379/0").is_err());
+        let url = StoreUrl::parse("redis://user:hunter2@host:6379/0").unwrap();
+        assert_eq!(url.to_string(), "redis://host:6379");
+        assert_eq!(format!("{url:?}"), "redis://host:6379");
+        assert_eq!(format!("{:?}", Secret::new("hunter2".into())), "(secret)");
+    }
+
+    #[test]
+    fn urls_that_lead_nowhere_are_refused() {
+        for text in ["", "host:6379", "http://host", "redis://", "redis://:pw@", "redis://a,b", "redis+cluster://a,,b"]
+        {
+            assert!(StoreUrl::parse(text).is_err(), "{text}");
+        }
+        assert!(StoreUrl::parse("redis+cluster://a:1,b:2").is_ok());
+    }
+}

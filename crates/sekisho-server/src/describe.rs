@@ -1,0 +1,95 @@
+//! Policies as users see them: in `GET /v1/policies` and in `sekisho config check`.
+
+use sekisho::limits::{Mode, OnFailure, OnLeaseExpiry, Period, Rule};
+use serde::Serialize;
+
+use crate::config::{PolicyConfig, units};
+
+#[derive(Debug, Serialize)]
+pub struct PolicyView {
+    pub name: String,
+    /// How the subject is built; empty where callers name it themselves.
+    pub subject: Vec<String>,
+    pub mode: &'static str,
+    pub lease_ms: u64,
+    pub on_lease_expiry: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<&'static str>,
+    pub rules: Vec<RuleView>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RuleView {
+    pub name: String,
+    pub algorithm: &'static str,
+    pub unit: String,
+    pub limit: u64,
+    /// For buckets: the most that can be taken at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+}
+
+pub fn policies(policies: &[PolicyConfig]) -> Vec<PolicyView> {
+    policies.iter().map(policy).collect()
+}
+
+fn policy(config: &PolicyConfig) -> PolicyView {
+    let policy = &config.policy;
+    PolicyView {
+        name: policy.name().to_owned(),
+        subject: config.subject.as_ref().map(|subject| subject.parts.clone()).unwrap_or_default(),
+        mode: if policy.mode() == Mode::Shadow { "shadow" } else { "enforce" },
+        lease_ms: u64::try_from(policy.lease().as_millis()).unwrap_or(u64::MAX),
+        on_lease_expiry: match policy.on_lease_expiry() {
+            OnLeaseExpiry::Settle => "settle",
+            OnLeaseExpiry::Release => "release",
+        },
+        on_failure: policy.on_failure().map(|on_failure| match on_failure {
+            OnFailure::Memory => "memory",
+            OnFailure::Open => "open",
+            OnFailure::Closed => "closed",
+        }),
+        rules: policy.rules().iter().map(rule).collect(),
+    }
+}
+
+fn rule(rule: &Rule) -> RuleView {
+    let calendar = rule.calendar_parts();
+    let window = rule.window().filter(|_| calendar.is_none());
+    RuleView {
+        name: rule.name().to_owned(),
+        algorithm: rule.algorithm(),
+        unit: rule.unit().to_owned(),
+        limit: rule.limit(),
+        burst: ["token_bucket", "leaky_bucket", "gcra"].contains(&rule.algorithm()).then(|| rule.capacity()),
+        window_ms: window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX)),
+        period: calendar.map(|(period, _)| match period {
+            Period::Hour => "hour",
+            Period::Day => "day",
+            Period::Week => "week",
+            Period::Month => "month",
+        }),
+        zone: calendar.and_then(|(_, zone)| zone.iana_name().map(str::to_owned)),
+        key: rule.key().map(|key| key.source().to_owned()),
+    }
+}
+
+impl RuleView {
+    /// The window, or the calendar period with its zone.
+    pub fn span(&self) -> String {
+        match (self.window_ms, self.period, &self.zone) {
+            (_, Some(period), Some(zone)) => format!("{period} in {zone}"),
+            (_, Some(period), None) => period.to_owned(),
+            (Some(millis), ..) => units::written(std::time::Duration::from_millis(millis)),
+            _ => "-".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Listeners, connections and the way down. What to listen on and when to stop are arguments.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use sekisho::backend::Backend;
+use tokio::net::{TcpListener, TcpStream};
+use tower::Service as _;
+
+use crate::app::App;
+use crate::config::Config;
+use crate::gateway::Peer;
+use crate::respond::Problem;
+use crate::start::{StartError, open_store};
+use crate::{api, gateway};
+
+/// A client that sends its head slower than this is cut off, and so is an idle connection.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// From the head of a request to the head of its answer, the body in between.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long requests in flight get when the server is told to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_HEADERS: usize = 100;
+const MAX_HEAD_BYTES: usize = 64 * 1024;
+
+/// A server with its listeners open and nothing accepted yet.
+#[derive(Debug)]
+pub struct Server {
+    gateway: (TcpListener, Router),
+    api: (TcpListener, Router),
+    addresses: Addresses,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Addresses {
+    pub gateway: SocketAddr,
+    pub api: SocketAddr,
+}
+
+impl Server {
+    /// Opens the store and the listeners that the configuration names.
+    pub async fn bind(config: Config) -> Result<Self, StartError> {
+        refuse_open_api(&config, config.api)?;
+        let backend = open_store(&config).await?;
+        let gateway = listen("listen", config.listen).await?;
+        let api = listen("api", config.api).await?;
+        Self::new(config, backend, gateway, api)
+    }
+
+    pub fn new(config: Config, backend: Backend, gateway: TcpListener, api: TcpListener) -> Result<Self, StartError> {
+        let local = |name, listener: &TcpListener, address| {
+            listener.local_addr().map_err(|error| StartError::Listen { name, address, error })
+        };
+        let addresses =
+            Addresses { gateway: local("listen", &gateway, config.listen)?, api: local("api", &api, config.api)? };
+        refuse_open_api(&config, addresses.api)?;
+        let app = App::new(config, backend)?;
+        let timed = |router: Router| router.layer(from_fn(in_time));
+        Ok(Self {
+            gateway: (gateway, timed(gateway::router(app.clone()))),
+            api: (api, timed(api::router(app))),
+            addresses,
+        })
+    }
+
+    pub fn addresses(&self) -> Addresses {
+        self.addresses
+    }
+
+    /// Serves until `stop` resolves, then finishes what is in flight.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        tracing::info!(gateway = %self.addresses.gateway, api = %self.addresses.api, "serving");
+        let connections = GracefulShutdown::new();
+        {
+            let gateway = accept(self.gateway.0, self.gateway.1, &connections);
+            let api = accept(self.api.0, self.api.1, &connections);
+            tokio::select! {
+                () = stop => {}
+                () = gateway => {}
+                () = api => {}
+            }
+        }
+        // The listeners are closed by now, so that nobody new is told to wait.
+        tracing::info!(open = connections.count(), "stopping");
+        if tokio::time::timeout(STOP_TIMEOUT, connections.shutdown()).await.is_err() {
+            tracing::warn!("some requests were cut off: they took longer than {STOP_TIMEOUT:?} to finish");
+        }
+    }
+}
+
+/// Resolves on SIGTERM or SIGINT.
+pub async fn stop_signal() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    Ok(())
+}
+
+fn refuse_open_api(config: &Config, address: SocketAddr) -> Result<(), StartError> {
+    if config.api_token.is_none() && !address.ip().to_canonical().is_loopback() {
+        return Err(StartError::OpenApi(address));
+    }
+    Ok(())
+}
+
+async fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).await.map_err(|error| StartError::Listen { name, address, error })
+}
+
+async fn accept(listener: TcpListener, router: Router, connections: &GracefulShutdown) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => connect(stream, Peer(peer), router.clone(), connections),
+            Err(error) => {
+                // Out of descriptors, most likely: they come back as connections end.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+/// HTTP/1 only: HTTP/2 without TLS has hardly any clients, and telling the two apart would wait for a first byte that no
+/// timeout covers.
+fn connect(stream: TcpStream, peer: Peer, router: Router, connections: &GracefulShutdown) {
+    // Answers are small and written at once; waiting to fill a packet only adds latency.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        let mut router = router.clone();
+        async move { Ok::<_, Infallible>(router.call(request.map(Body::new)).await.unwrap_or_else(|e| match e {})) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_headers(MAX_HEADERS)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    let connection = connections.watch(connection);
+    tokio::spawn(async move {
+        if let Err(error) = pin!(connection).await {
+            tracing::debug!(%error, "a connection ended early");
+        }
+    });
+}
+
+async fn in_time(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => Problem::timed_out().into_response(),
+    }
+}

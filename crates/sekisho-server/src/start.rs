@@ -1,0 +1,40 @@
+//! What is needed before anything can be served: a store, and addresses that may be opened.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use sekisho::backend::{Backend, BackendKind};
+use sekisho::limits::RedisStore;
+
+use crate::config::Config;
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    #[error("{0}")]
+    Policy(String),
+    #[error("the store {url} is not available: {reason}")]
+    Store { url: String, reason: String },
+    #[error("cannot listen on {address} ({name}): {error}")]
+    Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
+    #[error(
+        "the API would be open to others at {0} without a token: set SEKISHO_API_TOKEN, or bind `api` to a loopback \
+         address"
+    )]
+    OpenApi(SocketAddr),
+}
+
+/// Opens what the configuration names: memory, or a Redis.
+pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
+    let Some(url) = &config.store.url else {
+        return Ok(Backend::memory(config.memory));
+    };
+    let store = RedisStore::connect(url.expose(), config.store.timeout, None).await.map_err(|error| {
+        // The error is the client library's, and could quote the URL it was given.
+        let reason = error.to_string().replace(url.expose(), &url.to_string());
+        StartError::Store { url: url.to_string(), reason }
+    })?;
+    let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
+    Ok(Backend { limits: Arc::new(store), kind })
+}
