@@ -18,6 +18,7 @@ use proptest::test_runner::{Config, TestRunner};
 use sekisho::Error;
 use sekisho::clock::Timestamp;
 use sekisho::key::{KeyTemplate, Subject};
+use sekisho::limits::memory::Verdict;
 use sekisho::limits::{
     Capacity, Charge, Ending, Limits, MemoryStore, OnLeaseExpiry, Period, Policy, ReservationId, ReserveOptions,
     Reserved, Rule, TimeZone,
@@ -507,15 +508,15 @@ fn invariant_4_never_over_for_embedders() {
         let rule = rule.unwrap();
         let policy = Arc::new(Policy::new(rule.name().to_owned().as_str(), vec![rule]).unwrap());
         let limiter = store.limiter(policy);
-        let admitted = AtomicU64::new(0);
+        let (admitted, who) = (AtomicU64::new(0), subject("s"));
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for i in 0..1_000 {
                         let taken = if i % 2 == 0 {
-                            limiter.check("s").unwrap().is_admit()
+                            limiter.check(&who).is_admit()
                         } else {
-                            let held = limiter.reserve("s", &requests(1)).unwrap();
+                            let held = limiter.reserve(&who, &requests(1)).unwrap();
                             held.is_ok_and(|mut hold| {
                                 hold.sent();
                                 true
@@ -528,6 +529,79 @@ fn invariant_4_never_over_for_embedders() {
         });
         assert_eq!(admitted.load(Ordering::Relaxed), 1_000);
     }
+}
+
+/// The embedder's path and the async one, on two stores with one history: the same answers, the same figures.
+#[test]
+fn invariant_5_embedders_are_answered_alike() {
+    let rules = || {
+        [
+            Rule::token_bucket(5, Duration::from_secs(10), None),
+            Rule::gcra(7, Duration::from_secs(3), Some(6)),
+            Rule::fixed_window(6, LEASE),
+            Rule::sliding_log(6, LEASE),
+            Rule::sliding_counter(6, LEASE, None),
+            Rule::interpolated(6, LEASE),
+            Rule::concurrency(4),
+            Rule::leaky_queue(5, Duration::from_secs(10), None),
+        ]
+    };
+    property(300, (0..8_usize, prop::collection::vec(step(), 1..50), any::<bool>()), |(which, steps, settles), _| {
+        let on_expiry = if settles { OnLeaseExpiry::Settle } else { OnLeaseExpiry::Release };
+        let policy = || {
+            let [rule] = [rules().into_iter().nth(which).unwrap().unwrap()];
+            Policy::new("p", vec![rule]).unwrap().with_lease(LEASE, on_expiry).unwrap()
+        };
+        let engine = Engine::memory_on(sekisho::clock::ManualClock::at(common::START));
+        let limits = engine.limits(vec![policy()]);
+        let store = MemoryStore::new(Capacity::default(), Arc::new(engine.clock.clone()));
+        let (limiter, who) = (store.limiter(Arc::new(policy())), subject("s"));
+        let embedded = Limits::new(vec![policy()], Arc::new(store.clone())).unwrap();
+        let (mut theirs, mut ours) = (Vec::new(), Vec::new());
+        common::ready(async {
+            for step in steps {
+                let charge = |n| [Charge::new("p", who.clone()).costing(requests(n))];
+                match step {
+                    Step::Check(n) => {
+                        let expected = limits.check(&charge(n)).await.unwrap();
+                        let verdict = limiter.check_cost(&who, &requests(n)).unwrap();
+                        prop_assert_eq!(verdict.is_admit(), expected.allowed);
+                        if let Verdict::Deny { retry_after } = verdict {
+                            prop_assert_eq!(Some(retry_after), expected.retry_after());
+                        }
+                    }
+                    Step::Reserve(n) => {
+                        let expected = limits.reserve(&charge(n), &ReserveOptions::default()).await.unwrap();
+                        match (expected, limiter.reserve(&who, &requests(n)).unwrap()) {
+                            (Reserved::Admitted(admission), Ok(hold)) => {
+                                theirs.push(admission);
+                                ours.push(hold);
+                            }
+                            (Reserved::Denied(_), Err(_)) => {}
+                            (expected, got) => panic!("{expected:?}, but {got:?}"),
+                        }
+                    }
+                    Step::Settle(which, n) if !ours.is_empty() => {
+                        let at = which % ours.len();
+                        // One that has expired is told so, and forgotten only long after.
+                        theirs.swap_remove(at).settle(&requests(n)).await.unwrap();
+                        ours.swap_remove(at).settle(Some(&requests(n)));
+                    }
+                    Step::Release(which) if !ours.is_empty() => {
+                        let at = which % ours.len();
+                        theirs.swap_remove(at).release().await.unwrap();
+                        ours.swap_remove(at).release();
+                    }
+                    Step::Wait(seconds) => engine.clock.advance(Duration::from_secs(seconds)),
+                    Step::Settle(..) | Step::Release(_) => {}
+                }
+                let figures =
+                    async |limits: &Limits| limits.explain("p", who.clone(), None).await.unwrap().charges[0].rules[0];
+                prop_assert_eq!(figures(&embedded).await, figures(&limits).await);
+            }
+            Ok(())
+        })
+    });
 }
 
 /// Whoever looks at or after the end of a lease, however late, finds it settled or released, as the policy says.

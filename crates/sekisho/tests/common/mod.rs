@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its own part of this")]
 
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use sekisho::clock::{Clock, ManualClock, Timestamp};
@@ -21,9 +22,13 @@ pub(crate) struct Engine {
 
 impl Engine {
     pub(crate) fn memory() -> Self {
-        let clock = ManualClock::at(START);
+        Self { runtime: Some(runtime()), ..Self::memory_on(ManualClock::at(START)) }
+    }
+
+    /// Without a runtime: memory is never waited for.
+    pub(crate) fn memory_on(clock: ManualClock) -> Self {
         let store = Arc::new(MemoryStore::new(Capacity::default(), Arc::new(clock.clone())));
-        Self { store, clock, runtime: Some(runtime()) }
+        Self { store, clock, runtime: None }
     }
 
     /// On a server or a cluster, by a virtual clock.
@@ -51,6 +56,15 @@ impl Engine {
 
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// The answer of a future that never waits.
+pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
+    let mut context = Context::from_waker(Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("it waits for something"),
+    }
 }
 
 pub(crate) fn subject(name: &str) -> Subject {
