@@ -8,6 +8,7 @@
 mod common;
 
 use std::collections::HashMap;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -414,7 +415,8 @@ fn exactly_once(engine: &Engine, cases: u32) {
                     endings.insert(who.clone(), answers.first().cloned());
                 }
                 prop_assert_eq!(endings.get(&once), endings.get(&repeated));
-                let (one, many) = (ledger(&limits, &[once.clone()]).await, ledger(&limits, &[repeated.clone()]).await);
+                let (one, many) = (from_ref(&once), from_ref(&repeated));
+                let (one, many) = (ledger(&limits, one).await, ledger(&limits, many).await);
                 prop_assert_eq!(one, many);
             }
             Ok(())
