@@ -24,6 +24,7 @@ const VIRTUAL_SLACK_MS: u64 = 3_600_000;
 /// Bytes of a hold before its rules: tag, expiry, time, provisional.
 const HOLD_HEAD: usize = 31;
 const HOLD_RULE: usize = 12;
+const HOLD_PRICE: usize = 7;
 const HOLD_LABEL: usize = 12;
 
 /// Appends msgpack. Writing to memory cannot fail.
@@ -102,7 +103,12 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
         }
         rules.uint(slot as u64).uint(hold as u64);
         slot += slots;
-        hold += HOLD_RULE + if matches!(kind, 11 | 12) { HOLD_LABEL } else { 0 };
+        hold += HOLD_RULE
+            + match kind {
+                6 => HOLD_PRICE,
+                11 | 12 => HOLD_LABEL,
+                _ => 0,
+            };
     }
     let keyed = policy.rules().iter().filter(|rule| rule.key().is_some());
     let names_members = keyed.clone().any(|rule| matches!(rule.algorithm, Algorithm::SlidingLog { .. }));

@@ -1,7 +1,7 @@
 -- Open holds, leases, overrides; records of another configuration.
 --
--- A hold is tag (16) · expires (7) · at (7) · provisional (1), then per rule amount (5) · mark (7) and, for a seed's
--- counter, the label of the period it was charged to (12). Soonest to expire first.
+-- A hold is tag (16) · expires (7) · at (7) · provisional (1), then per rule amount (5) · mark (7) and, in a bucket, the price
+-- it was taken at (7), for a seed's counter the label of the period it was charged to (12). Soonest to expire first.
 
 -- How many slots a kind takes.
 function L.width(kind)
@@ -106,6 +106,19 @@ function L.find_hold(R, p, tag)
   end
 end
 
+-- Until when a record with open holds must be kept: a settle after the last lease still gets its answer. A seed's counter
+-- lives elsewhere, and whoever looks while it counts must still find what is to be given back to it; the longest period is a
+-- month, with the hour that a change of the clocks can add.
+function L.kept_for_holds(R, p, now)
+  local keep = (sunpack('>I7', R[2], #R[2] - p[4] + 17)) + p[3]
+  for _, r in ipairs(p[5]) do
+    local kind = r[1]
+    if kind == 11 or kind == 13 then keep = max(keep, now + r[3]) end
+    if kind == 12 then keep = max(keep, now + 31 * 86400000000 + 3600000000) end
+  end
+  return keep
+end
+
 -- Holds in a bucket that lay above something now lie less deep.
 function L.move_down(R, p, r, given, is_above)
   local all, size, part, parts = R[2], p[4], r[8], {}
@@ -136,7 +149,7 @@ function L.end_hold(R, p, pers, pos, now, actual)
       if r[1] < 13 then label = string.match(sub(all, pos + r[8] + 12, pos + r[8] + 23), '^(%S*)') end
     end
     amounts[i] = actual(i, n)
-    local _, price = L.terms(R, i, r)
+    local price = r[1] == 6 and (sunpack('>I7', all, pos + r[8] + 12)) or 1
     local given = L.replace(r, R, r[7], now, n, amounts[i], price, { at, mark, label, name }, pers[i])
     if given > 0 and #R[2] > 0 then
       local deep = L.depth(r, mark, at, now)
@@ -146,7 +159,8 @@ function L.end_hold(R, p, pers, pos, now, actual)
   return expires, amounts
 end
 
-function L.ended_key(key, tag) return key .. ':ended:' .. L.hex(tag) end
+-- `sekisho:…` becomes `sekisho-ended:…`, in the same slot. Behind the record's own prefix an endpoint could name it.
+function L.ended_key(key, tag) return 'sekisho-ended' .. sub(key, 8) .. ':' .. L.hex(tag) end
 
 -- Remembers how a reservation ended: 1 settled, 2 released, 3 expired.
 function L.remember(key, tag, ending, expires, forget_at, amounts, now, slack)
@@ -188,6 +202,7 @@ function L.reserve(R, p, pers, now, tag, name, expires, provisional, body, f, en
     local _, price = L.terms(R, i, r)
     local mark = L.take(r, R, r[7], now, n, price, true, entropy, pers[i], name)
     parts[#parts + 1] = spack('>I5I7', n, mark)
+    if r[1] == 6 then parts[#parts + 1] = spack('>I7', price) end
     if r[1] == 11 or r[1] == 12 then parts[#parts + 1] = sub(pers[i][3] .. '            ', 1, 12) end
   end
   local hold, all, size = table.concat(parts), R[2], p[4]

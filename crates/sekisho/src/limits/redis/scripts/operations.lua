@@ -3,19 +3,23 @@
 -- A body says 'as reserved' or 'no override' by the largest number of its six bytes.
 function L.run_end(body, count, k, a, now, slack)
   local tag, how, at = sunpack('>c16I1', body, 15)
-  local out, confirmed = '\5', 0
+  local out, confirmed, targets = '\5', 0, {}
   for t = 1, count do
     local p, key, first = L.policy(ARGV[a + t]), KEYS[k], at
     local R, pers, existed
     R, pers, existed, k, at = L.open(p, k, body, at + 6 * #p[5], now, slack)
     if not R then return spack('>I1I8', 3, now) end
+    targets[t] = { p, R, pers, existed, key, first, redis.call('GET', L.ended_key(key, tag)) }
+  end
+  for t = 1, count do
+    local p, R, pers, existed, key, first, ended = unpack(targets[t])
     local swept = L.bring(R, p, pers, key, now, slack)
-    local ended = redis.call('GET', L.ended_key(key, tag))
-    local ending, expires, amounts = 0, 0, {}
+    if swept then ended = redis.call('GET', L.ended_key(key, tag)) end
+    local ending, amounts = 0, {}
     if ended then
       local e = { cmsgpack.unpack(ended) }
       if e[3] > now then
-        ending, expires = e[1], e[2]
+        ending = e[1]
         for i = 1, #p[5] do amounts[i] = e[3 + i] end
       end
     end
@@ -30,6 +34,7 @@ function L.run_end(body, count, k, a, now, slack)
         local settled = sunpack('>I6', body, first + 6 * i - 6)
         return settled == 281474976710655 and n or settled
       end
+      local expires
       ending = how == 1 and 1 or 2
       expires, amounts = L.end_hold(R, p, pers, pos, now, actual)
       if how ~= 3 then L.remember(key, tag, ending, expires, now + p[3], amounts, now, slack) end

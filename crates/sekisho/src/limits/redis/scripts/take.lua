@@ -33,7 +33,7 @@ function L.save(key, R, p, now, existed, slack)
     local idle = L.idle_at(rules[i], R, rules[i][7])
     if idle > keep then keep = idle end
   end
-  if holds ~= '' then keep = max(keep, (sunpack('>I7', holds, #holds - p[4] + 17)) + p[3]) end
+  if holds ~= '' then keep = max(keep, L.kept_for_holds(R, p, now)) end
   if keep <= now then
     if existed then redis.call('DEL', key) end
   elseif existed and keep <= R[#R] then
