@@ -4,6 +4,7 @@
 mod bench;
 mod ci;
 mod deny;
+mod plots;
 mod setup;
 mod shell;
 mod test;
@@ -20,6 +21,7 @@ Usage: cargo xtask <command>
   tidy                 file lengths, import rule, suites, leftovers, whitespace, links
   deny                 licences, banned crates and sources of the dependencies
   bench <name> [args…] run one benchmark
+  plots                draw the pictures in docs/concepts/img
 ";
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["deny"] => deny::run(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
+        ["plots"] => plots::run(),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

@@ -8,5 +8,15 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     let nextest = ["nextest", "run", "--workspace", "--exclude", "sekisho-bench"];
     shell::run(&mut setup::cargo_nextest(&[&nextest, args].concat()))?;
     // nextest does not run doc tests.
-    shell::cargo(&["test", "--doc", "--package", "sekisho"])
+    shell::cargo(&["test", "--doc", "--package", "sekisho"])?;
+    shuttle()
+}
+
+/// The locks of the memory store under schedules that a scheduler chooses. A build of its own, because the feature
+/// replaces the locks for everybody.
+fn shuttle() -> Result<()> {
+    if !shell::root().join("crates/sekisho/tests/shuttle.rs").exists() {
+        return Ok(());
+    }
+    shell::cargo(&["test", "--package", "sekisho", "--features", "shuttle", "--test", "shuttle"])
 }

@@ -83,7 +83,8 @@ fn objection(home: &[String], target: &[String]) -> Option<String> {
 /// Algorithms are arithmetic on `(state, now, cost)`: what they import is what a reader has to know to trust them.
 fn objection_of_algorithms(target: &[&str], domain: Option<&str>) -> Option<String> {
     match (target, domain) {
-        (["crate", "limits", "algorithms", ..], _) => None,
+        // The numbers of a rule (its variants, `EXACT`, `MAX_AMOUNT`) are what the arithmetic is about.
+        (["crate", "limits", "algorithms" | "rule", ..], _) => None,
         (_, Some(domain)) => Some(format!("algorithms are pure and must not import the domain `{domain}`")),
         (["tokio" | "redis", ..], _) => Some(format!("algorithms do no I/O and must not use `{}`", target[0])),
         (["std", "time", clock @ ("Instant" | "SystemTime"), ..], _) => {
@@ -132,8 +133,10 @@ mod tests {
     }
 
     #[test]
-    fn algorithms_know_nothing_but_themselves() {
+    fn algorithms_know_nothing_but_themselves_and_the_numbers_of_a_rule() {
         let file = "limits/algorithms/gcra.rs";
+        assert_eq!(lines(file, "use crate::limits::rule::EXACT;\nuse crate::error::Invalid;\n"), []);
+        assert_eq!(lines("limits/algorithms/mod.rs", "use super::rule::Algorithm;\nuse super::policy::Policy;\n"), [2]);
         assert_eq!(lines(file, "use super::Verdict;\nuse crate::limits::algorithms::State;\n"), []);
         assert_eq!(lines(file, "use crate::limits::Limit;\nuse super::super::Limit;\n"), [1, 2]);
         assert_eq!(
