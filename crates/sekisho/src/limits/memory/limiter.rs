@@ -164,7 +164,7 @@ impl Limiter {
         let policy = &*self.policy;
         let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
         let now = self.store.now();
-        match shard.change_in_place(print, policy, now, change) {
+        match shard.change_in_place(print, policy, now, inner.bound, change) {
             Ok(verdict) => verdict,
             Err(change) => {
                 let mut record = shard.load(print, policy, now);
@@ -202,7 +202,7 @@ impl Limiter {
             _ => actual.and_then(|cost| cost.named(policy.rules()[rule].unit())).unwrap_or(reserved),
         };
         let change = |policy: &Policy, record: &mut Record, now: u64| record.end(policy, now, tag, amount);
-        let done = match shard.change_in_place(print, policy, now, change) {
+        let done = match shard.change_in_place(print, policy, now, inner.bound, change) {
             Ok(done) => done,
             Err(change) => {
                 let mut record = shard.load(print, policy, now);

@@ -155,6 +155,7 @@ impl Shard {
         print: Fingerprint,
         policy: &Policy,
         now: u64,
+        bound: Bound,
         change: F,
     ) -> Result<T, F> {
         let place = self.table.find(print).and_then(|word| word.as_record());
@@ -170,9 +171,12 @@ impl Shard {
         kept.record.advance(policy, now, |_, _| {});
         let answer = change(policy, &mut kept.record, now);
         kept.idle_at = kept.record.idle_at(policy);
-        let heap_bytes = kept.record.heap_bytes();
-        self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
-        kept.heap_bytes = heap_bytes;
+        // Only a bound on bytes looks at them.
+        if bound.bytes != usize::MAX {
+            let heap_bytes = kept.record.heap_bytes();
+            self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
+            kept.heap_bytes = heap_bytes;
+        }
         self.table.idles_earlier(kept.idle_at);
         Ok(answer)
     }
