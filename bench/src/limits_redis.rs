@@ -128,29 +128,40 @@ fn pick(subjects: &[Subject], sequence: &[u32], i: usize) -> Subject {
     subjects[sequence[i % sequence.len()] as usize].clone()
 }
 
+/// One contender alone, with the CPU that client and server spent on it: for looking into with a profiler.
+#[tokio::main(worker_threads = 2)]
+pub(crate) async fn profile(what: &str, tasks: usize) -> anyhow::Result<()> {
+    let server = RedisServer::start();
+    let bench = prepare(&server).await?;
+    for _ in 0..3 {
+        flush(&server);
+        let before = (cpu("self"), cpu(&server.pid().to_string()));
+        let rate = match what {
+            "raw" => bench.raw(tasks).await,
+            "seed" => bench.check("seed", tasks).await,
+            "native" => bench.check("native", tasks).await,
+            "wide" => bench.check("wide", tasks).await,
+            _ => bench.pairs("wide", tasks).await,
+        };
+        let done = rate * LASTS.as_secs_f64();
+        let client = (cpu("self") - before.0) / done;
+        let redis = (cpu(&server.pid().to_string()) - before.1) / done;
+        println!("{what} {tasks}: {rate:.0}/s, client {client:.1} µs, server {redis:.1} µs each");
+    }
+    Ok(())
+}
+
+/// CPU time of a process in microseconds, in the kernel's ticks of 10 ms.
+fn cpu(pid: &str) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    fields.iter().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * 10_000.0
+}
+
 #[tokio::main(worker_threads = 2)]
 pub(crate) async fn run() -> anyhow::Result<()> {
     let server = RedisServer::start();
-    let store = RedisStore::connect(&server.url(), Duration::from_secs(5), None).await?;
-    let wide = |name: &str| {
-        let rules = vec![
-            Rule::token_bucket(1_000_000, Duration::from_secs(1), None).unwrap(),
-            Rule::fixed_window(1_000_000_000, Duration::from_secs(60)).unwrap(),
-        ];
-        Policy::new(name, rules).unwrap()
-    };
-    let policies = vec![policy("seed", true), policy("native", false), wide("wide")];
-    let limits = Limits::new(policies, Arc::new(store))?;
-    let mut raw = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
-    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(SEED).query_async(&mut raw).await?;
-    let bench = Bench {
-        limits: Arc::new(limits),
-        subjects: Arc::new(names(SUBJECTS).iter().map(|name| Subject::new(name).unwrap()).collect()),
-        sequence: Arc::new(sequence(SUBJECTS, 1 << 20, false, 5)),
-        raw,
-        sha: sha.into(),
-    };
-
+    let bench = prepare(&server).await?;
     println!("\n## On Redis (decisions a second, medians of {ROUNDS} interleaved rounds; higher is better)\n");
     println!(
         "| tasks | raw EVALSHA loop of the seed's script | on the seed's keys | of raw | native record | of raw | reserve + settle | of half the checks |\n|---|---|---|---|---|---|---|---|"
@@ -186,6 +197,28 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     }
     memory_of_a_subject(&server, &bench).await;
     Ok(())
+}
+
+async fn prepare(server: &RedisServer) -> anyhow::Result<Bench> {
+    let store = RedisStore::connect(&server.url(), Duration::from_secs(5), None).await?;
+    let wide = |name: &str| {
+        let rules = vec![
+            Rule::token_bucket(1_000_000, Duration::from_secs(1), None).unwrap(),
+            Rule::fixed_window(1_000_000_000, Duration::from_secs(60)).unwrap(),
+        ];
+        Policy::new(name, rules).unwrap()
+    };
+    let policies = vec![policy("seed", true), policy("native", false), wide("wide")];
+    let limits = Limits::new(policies, Arc::new(store))?;
+    let mut raw = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
+    let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(SEED).query_async(&mut raw).await?;
+    Ok(Bench {
+        limits: Arc::new(limits),
+        subjects: Arc::new(names(SUBJECTS).iter().map(|name| Subject::new(name).unwrap()).collect()),
+        sequence: Arc::new(sequence(SUBJECTS, 1 << 20, false, 5)),
+        raw,
+        sha: sha.into(),
+    })
 }
 
 fn flush(server: &RedisServer) {

@@ -19,6 +19,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         ["limits", "redis"] => limits_redis::run(),
+        ["limits", "profile", what, tasks] => limits_redis::profile(what, tasks.parse()?),
         ["churn", who] => {
             limits_memory::churn(who);
             Ok(())

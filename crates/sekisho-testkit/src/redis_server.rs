@@ -51,6 +51,10 @@ impl RedisServer {
         RedisServer::start_on_free_ports(args, || Some(Port::claim()))
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child().id()
+    }
+
     pub fn port(&self) -> u16 {
         self.launch.port()
     }

@@ -1,6 +1,11 @@
 //! Invariant 5 of limits.md: the same history gives the same decisions and the same figures from a plain model, memory,
 //! Redis and a 3-master Cluster.
 
+#![allow(
+    clippy::unwrap_used,
+    reason = "the lint's exception for tests does not reach the helpers of an integration test"
+)]
+
 mod model;
 
 use std::collections::{BTreeMap, HashMap};

@@ -28,14 +28,8 @@ pub struct Admission {
     expires_at: Timestamp,
     decision: Decision,
     store: Arc<dyn LimitStore>,
-    on_drop: OnDrop,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OnDrop {
-    Release,
-    Settle,
-    Nothing,
+    /// What a drop asks of the store.
+    on_drop: Option<EndHow>,
 }
 
 impl Admission {
@@ -46,7 +40,7 @@ impl Admission {
         decision: Decision,
         store: Arc<dyn LimitStore>,
     ) -> Self {
-        Self { id, targets, expires_at, decision, store, on_drop: OnDrop::Release }
+        Self { id, targets, expires_at, decision, store, on_drop: Some(EndHow::Release) }
     }
 
     pub fn id(&self) -> &ReservationId {
@@ -63,47 +57,44 @@ impl Admission {
 
     /// The scarce call is about to be made: from now on a drop must not give anything back.
     pub fn sent(&mut self) {
-        self.on_drop = OnDrop::Settle;
+        self.on_drop = Some(self.as_reserved());
     }
 
     /// Leaves the reservation to whoever settles it by its id: the lease is all that watches over it now.
     pub fn into_id(mut self) -> ReservationId {
-        self.on_drop = OnDrop::Nothing;
+        self.on_drop = None;
         self.id.clone()
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
     pub async fn settle(self, actual: &Cost) -> Result<Ended, Error> {
         let how = settle_by(&self.targets, actual)?;
-        self.end(how, OnDrop::Settle).await
+        self.end(how).await
     }
 
     pub async fn release(self) -> Result<Ended, Error> {
-        self.end(EndHow::Release, OnDrop::Release).await
+        self.end(EndHow::Release).await
     }
 
     /// Until the store has answered, a drop (the caller was cancelled) still does what was asked.
-    async fn end(mut self, how: EndHow, meanwhile: OnDrop) -> Result<Ended, Error> {
-        self.on_drop = meanwhile;
+    async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
+        self.on_drop = Some(how.clone());
         let end = End { tag: self.id.tag, targets: self.targets.clone(), how };
         let outcome = self.store.end(&end).await?;
-        self.on_drop = OnDrop::Nothing;
+        self.on_drop = None;
         Ok(Ended::of(&end.targets, &outcome))
     }
 
-    fn reserved_amounts(&self) -> EndHow {
+    fn as_reserved(&self) -> EndHow {
         EndHow::Settle(self.targets.iter().map(|target| target.policy.rules().iter().map(|_| None).collect()).collect())
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        let how = match self.on_drop {
-            OnDrop::Nothing => return,
-            OnDrop::Release => EndHow::Release,
-            OnDrop::Settle => self.reserved_amounts(),
-        };
-        let targets = std::mem::take(&mut self.targets);
-        self.store.end_later(End { tag: self.id.tag, targets, how });
+        if let Some(how) = self.on_drop.take() {
+            let targets = std::mem::take(&mut self.targets);
+            self.store.end_later(End { tag: self.id.tag, targets, how });
+        }
     }
 }

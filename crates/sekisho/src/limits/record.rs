@@ -27,8 +27,16 @@ pub(crate) struct Hold {
     pub(crate) tag: Tag,
     pub(crate) at: u64,
     pub(crate) expires: u64,
-    /// Amount and mark per rule.
-    pub(crate) rules: SmallVec<[(u64, u64); 2]>,
+    pub(crate) rules: SmallVec<[HeldAmount; 2]>,
+}
+
+/// What a hold has of one rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HeldAmount {
+    pub(crate) amount: u64,
+    pub(crate) mark: u64,
+    /// Of a unit when it was taken: an override since then must not give back more than that, nor less.
+    pub(crate) price: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +54,7 @@ struct OfRule<'a>(&'a VecDeque<Hold>, usize);
 impl OpenHolds for OfRule<'_> {
     fn each(&self) -> impl Iterator<Item = OpenHold> {
         self.0.iter().map(|hold| {
-            let (amount, mark) = hold.rules[self.1];
+            let HeldAmount { amount, mark, .. } = hold.rules[self.1];
             OpenHold { expires: hold.expires, amount, mark }
         })
     }
@@ -65,7 +73,7 @@ impl Record {
         while self.holds.front().is_some_and(|hold| hold.expires <= now) {
             let Some(hold) = self.holds.pop_front() else { break };
             let stays = policy.on_lease_expiry() == OnLeaseExpiry::Settle;
-            let actual: Amounts = hold.rules.iter().map(|(n, _)| if stays { *n } else { 0 }).collect();
+            let actual: Amounts = hold.rules.iter().map(|held| if stays { held.amount } else { 0 }).collect();
             self.advance_states(policy, hold.expires);
             self.replace(policy, hold.expires, &hold, &actual);
             ended(&hold, actual);
@@ -125,7 +133,7 @@ impl Record {
         for (i, rule) in policy.rules().iter().enumerate() {
             let terms = self.terms(&rule.algorithm, i);
             let mark = rule.algorithm.take(&mut self.states[i], terms, now, amounts[i], true, entropy);
-            rules.push((amounts[i], mark));
+            rules.push(HeldAmount { amount: amounts[i], mark, price: terms.price });
         }
         let hold = Hold { tag, at: now, expires, rules };
         match self.holds.back() {
@@ -147,18 +155,17 @@ impl Record {
     ) -> Option<(Hold, Amounts)> {
         let place = self.holds.iter().position(|hold| hold.tag == tag)?;
         let hold = self.holds.remove(place)?;
-        let actual: Amounts = hold.rules.iter().enumerate().map(|(i, (n, _))| actual(i, *n)).collect();
+        let actual: Amounts = hold.rules.iter().enumerate().map(|(i, held)| actual(i, held.amount)).collect();
         self.replace(policy, now, &hold, &actual);
         Some((hold, actual))
     }
 
     fn replace(&mut self, policy: &Policy, now: u64, hold: &Hold, actual: &[u64]) {
         for (i, rule) in policy.rules().iter().enumerate() {
-            let terms = self.terms(&rule.algorithm, i);
-            let (n, mark) = hold.rules[i];
-            let given = rule.algorithm.end(&mut self.states[i], terms, now, hold.at, mark, n, actual[i]);
+            let held = hold.rules[i];
+            let given = rule.algorithm.end(&mut self.states[i], now, hold.at, held, actual[i]);
             if let (1.., Algorithm::Bucket { rate, .. }) = (given, &rule.algorithm) {
-                let depth = rate.depth(mark, hold.at, now);
+                let depth = rate.depth(held.mark, hold.at, now);
                 self.move_down(i, given, |other, mark| rate.depth(mark, other, now) > depth);
             }
         }
@@ -167,7 +174,7 @@ impl Record {
     /// Holds in a bucket that lay above something now lie less deep.
     fn move_down(&mut self, rule: usize, given: u64, is_above: impl Fn(u64, u64) -> bool) {
         for hold in &mut self.holds {
-            let mark = &mut hold.rules[rule].1;
+            let mark = &mut hold.rules[rule].mark;
             if is_above(hold.at, *mark) {
                 *mark = mark.saturating_sub(given);
             }

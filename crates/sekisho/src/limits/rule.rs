@@ -332,7 +332,7 @@ fn check_limit(limit: u64) -> Result<u64, Invalid> {
 }
 
 fn check_window(window: Duration) -> Result<u64, Invalid> {
-    if window.subsec_nanos() % 1_000 != 0 || window.is_zero() || window > MAX_WINDOW {
+    if !window.subsec_nanos().is_multiple_of(1_000) || window.is_zero() || window > MAX_WINDOW {
         return Err(Invalid::new(
             "window",
             format!("must be 1 microsecond to 366 days in whole microseconds; it is {window:?}"),

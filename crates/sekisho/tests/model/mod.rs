@@ -74,6 +74,8 @@ struct Event {
     open: bool,
     /// For a bucket: how deep it lay. For an interval: the turn after it.
     mark: u64,
+    /// Of a unit when it was taken.
+    price: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -376,7 +378,7 @@ impl Model {
             }
             let is_event = hold.is_some() || !matches!(plain, Plain::Concurrency { .. });
             if is_event {
-                state.events.push(Event { at: now, amount: n, reservation, open: hold.is_some(), mark });
+                state.events.push(Event { at: now, amount: n, reservation, open: hold.is_some(), mark, price });
             }
         }
         if let Some((id, lease)) = hold {
@@ -414,7 +416,6 @@ impl Model {
         self.open.retain(|r| r.id != reservation.id);
         for rule in 0..self.states.len() {
             self.leak(rule, now);
-            let (_, price) = self.terms(rule, false);
             let (n, actual) = (reservation.amounts[rule], actual[rule]);
             let plain = self.policy.rules[rule].1.clone();
             let state = &mut self.states[rule];
@@ -423,7 +424,7 @@ impl Model {
             };
             event.open = false;
             event.amount = actual;
-            let (at, mark) = (event.at, event.mark);
+            let (at, mark, price) = (event.at, event.mark, event.price);
             match plain {
                 Plain::Bucket { limit, window, .. } => {
                     let (_, leak) = price_and_leak(limit, window);

@@ -10,6 +10,7 @@ pub(crate) mod interval;
 pub(crate) mod log;
 pub(crate) mod window;
 
+use super::record::HeldAmount;
 use super::rule::Algorithm;
 use counter::Shape;
 
@@ -171,18 +172,10 @@ impl Algorithm {
         }
     }
 
-    /// Replaces a held `n` by `actual`. The state was brought to `now`; `held_at` and `mark` are the hold's. Returns by how
-    /// much holds that lie above it in a bucket move down.
-    pub(crate) fn end(
-        &self,
-        state: &mut State,
-        terms: Terms,
-        now: u64,
-        held_at: u64,
-        mark: u64,
-        n: u64,
-        actual: u64,
-    ) -> u64 {
+    /// Replaces a held amount by `actual`. The state was brought to `now`. Returns by how much holds that lie above it in a
+    /// bucket move down.
+    pub(crate) fn end(&self, state: &mut State, now: u64, held_at: u64, held: HeldAmount, actual: u64) -> u64 {
+        let HeldAmount { amount: n, mark, price } = held;
         match (self, state) {
             (_, State::Window(s)) => s.end(mark, n, actual),
             (Self::SlidingLog { window, .. }, State::Log(s)) => s.end(*window, now, mark, n, actual),
@@ -190,7 +183,7 @@ impl Algorithm {
                 s.end(Shape { window, width }, now, mark, n, actual);
             }
             (Self::Interpolated { window, .. }, State::Interpolated(s)) => s.end(*window, mark, n, actual),
-            (Self::Bucket { rate, .. }, State::Bucket(s)) => return s.end(rate, terms.price, held_at, mark, n, actual),
+            (Self::Bucket { rate, .. }, State::Bucket(s)) => return s.end(rate, price, held_at, mark, n, actual),
             (_, State::Concurrency { held }) => *held = held.saturating_sub(n),
             (_, State::Interval(s)) => s.end(mark, n, actual),
             _ => {}

@@ -152,11 +152,15 @@ impl MemoryStore {
         };
         let decided = if earlier.is_some() { Ok((true, free(take))) } else { decide(take, &records, now) };
 
+        // Of one charge nothing is stored when there is no room for it; of several the others must be as they were.
+        let before = (records.len() > 1).then(|| records.clone());
         let mut expires_at = earlier;
         let mut outcomes = Vec::with_capacity(records.len());
         let none = (false, SmallVec::new());
         let (allowed, rooms) = decided.as_ref().unwrap_or(&none);
-        for (i, ((demand, mut record), print)) in take.demands.iter().zip(records).zip(prints).enumerate() {
+        for (i, ((demand, mut record), print)) in
+            take.demands.iter().zip(records).zip(prints.iter().copied()).enumerate()
+        {
             let policy = &demand.target.policy;
             if let Some(room) = rooms.get(i) {
                 // A shadow policy that would deny is reported and, like any denial, not charged.
@@ -173,7 +177,10 @@ impl MemoryStore {
                 }
                 outcomes.push(record.outcomes(policy, now, room));
             }
-            self.shard(&mut locked, print).store(print, policy, record, now, self.inner.bound)?;
+            if let Err(full) = self.shard(&mut locked, print).store(print, policy, record, now, self.inner.bound) {
+                self.put_back(&mut locked, take, &prints, before.unwrap_or_default(), now);
+                return Err(full);
+            }
         }
         let allowed = *allowed;
         decided?;
@@ -183,6 +190,22 @@ impl MemoryStore {
             expires_at: expires_at.map(Timestamp::from_micros),
             outcomes,
         })
+    }
+
+    /// Undoes a take that found no room half-way.
+    fn put_back(
+        &self,
+        locked: &mut Locked<'_>,
+        take: &Take,
+        prints: &[Fingerprint],
+        before: SmallVec<[Record; 2]>,
+        now: u64,
+    ) {
+        for ((demand, print), record) in take.demands.iter().zip(prints).zip(before) {
+            // What was there has kept its place, and what was not says nothing and needs none.
+            let kept = self.shard(locked, *print).store(*print, &demand.target.policy, record, now, self.inner.bound);
+            debug_assert!(kept.is_ok(), "a record that was there has lost its place");
+        }
     }
 
     /// When the lease of an earlier reservation under the same tag runs or ran out.

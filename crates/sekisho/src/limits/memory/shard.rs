@@ -84,9 +84,9 @@ impl Shed<Word> for Records {
             None => Some(word.0.saturating_sub(now)),
             Some(place) => {
                 let kept = self.slab.get(place)?;
-                kept.record
-                    .holds
-                    .is_empty()
+                // A record without states is taken out at this moment, by a call that will put it back.
+                let is_out = kept.record.states.is_empty();
+                (!is_out && kept.record.holds.is_empty())
                     .then(|| kept.record.weight().saturating_add(kept.idle_at.saturating_sub(now)))
             }
         }

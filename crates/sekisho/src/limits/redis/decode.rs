@@ -1,15 +1,11 @@
-//! What the scripts answer.
-
-use std::io::Cursor;
-
-use rmp::decode::read_int;
+//! What the scripts answer: plain bytes, laid out as scripts/main.lua says in its head.
 
 use super::super::decision::{Ending, RuleOutcome};
 use super::super::policy::Amounts;
 use crate::clock::Timestamp;
 use crate::error::Error;
 
-/// One reply, by the first value of its stream.
+/// One reply, by its first byte.
 #[derive(Debug)]
 pub(super) enum Reply {
     Taken {
@@ -38,71 +34,72 @@ pub(super) fn reply(value: &redis::Value, rules: &[usize]) -> Result<Reply, Erro
     let redis::Value::BulkString(bytes) = value else {
         return Err(unreadable("a script reply", format!("expected a string, got {value:?}")));
     };
-    let mut stream = Cursor::new(bytes.as_slice());
-    read(&mut stream, rules).ok_or_else(|| unreadable("a script reply", "it ended early".into()))?
+    let mut bytes = Bytes(bytes);
+    read(&mut bytes, rules).unwrap_or_else(|| Err(unreadable("a script reply", "it ended early".into())))
 }
 
-fn read(stream: &mut Cursor<&[u8]>, rules: &[usize]) -> Option<Result<Reply, Error>> {
-    let mut next = || read_int::<i64, _>(stream).ok();
-    Some(Ok(match next()? {
+fn read(bytes: &mut Bytes<'_>, rules: &[usize]) -> Option<Result<Reply, Error>> {
+    Some(Ok(match bytes.uint(1)? {
         kind @ (0 | 1) => {
-            let (at, expires) = (unsigned(next()?), unsigned(next()?));
-            let mut outcomes = Vec::with_capacity(rules.iter().sum());
-            for _ in 0..rules.iter().sum::<usize>() {
-                let limit = unsigned(next()?);
-                let (used, held, remaining) = (unsigned(next()?), unsigned(next()?), unsigned(next()?));
-                let (reset_at, room) = (Timestamp::from_micros(unsigned(next()?)), next()?);
-                let time = Timestamp::from_micros(room.unsigned_abs());
-                let denied_until = (room > 0).then_some(time);
-                let wait_until = (room < 0).then_some(time);
-                outcomes.push(RuleOutcome { limit, used, held, remaining, reset_at, denied_until, wait_until });
-            }
-            Reply::Taken { allowed: kind == 1, at, expires, rules: outcomes }
+            let (at, expires) = (bytes.uint(7)?, bytes.uint(7)?);
+            let rules: Option<Vec<_>> = (0..rules.iter().sum()).map(|_| outcome(bytes)).collect();
+            Reply::Taken { allowed: kind == 1, at, expires, rules: rules? }
         }
-        2 => Reply::NeverFits {
-            demand: unsigned(next()?) as usize,
-            rule: unsigned(next()?) as usize,
-            most: unsigned(next()?),
-        },
-        3 => Reply::OtherPeriod { now: unsigned(next()?) },
+        2 => Reply::NeverFits { demand: bytes.uint(1)? as usize, rule: bytes.uint(1)? as usize, most: bytes.uint(8)? },
+        3 => Reply::OtherPeriod { now: bytes.uint(8)? },
         4 => {
-            let (key, reason) = (text(stream)?, text(stream)?);
+            let (key, reason) = (bytes.text()?, bytes.text()?);
             return Some(Err(unreadable(&key, reason)));
         }
         5 => {
-            let mut targets = Vec::new();
+            let mut targets = Vec::with_capacity(rules.len());
             for count in rules {
-                let ending = match next()? {
+                let ending = match bytes.uint(1)? {
                     1 => Some(Ending::Settled),
                     2 => Some(Ending::Released),
                     3 => Some(Ending::Expired),
                     _ => None,
                 };
-                next()?;
-                let mut amounts = Amounts::new();
-                for _ in 0..*count {
-                    amounts.push(unsigned(next()?));
-                }
-                targets.push((ending, amounts));
+                let amounts: Option<Amounts> = (0..*count).map(|_| bytes.uint(6)).collect();
+                targets.push((ending, amounts?));
             }
             Reply::Ended(targets)
         }
-        6 => Reply::Confirmed(unsigned(next()?)),
+        6 => Reply::Confirmed(bytes.uint(1)?),
         _ => return None,
     }))
 }
 
-fn text(stream: &mut Cursor<&[u8]>) -> Option<String> {
-    let length = rmp::decode::read_str_len(stream).ok()? as usize;
-    let start = usize::try_from(stream.position()).ok()?;
-    let bytes = stream.get_ref().get(start..start + length)?;
-    let text = String::from_utf8_lossy(bytes).into_owned();
-    stream.set_position((start + length) as u64);
-    Some(text)
+fn outcome(bytes: &mut Bytes<'_>) -> Option<RuleOutcome> {
+    let room = bytes.uint(8)?.cast_signed();
+    let time = Timestamp::from_micros(room.unsigned_abs());
+    Some(RuleOutcome {
+        limit: bytes.uint(7)?,
+        used: bytes.uint(7)?,
+        held: bytes.uint(7)?,
+        remaining: bytes.uint(7)?,
+        reset_at: Timestamp::from_micros(bytes.uint(7)?),
+        denied_until: (room > 0).then_some(time),
+        wait_until: (room < 0).then_some(time),
+    })
 }
 
-fn unsigned(value: i64) -> u64 {
-    u64::try_from(value).unwrap_or(0)
+/// What is left of a reply.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn uint(&mut self, count: usize) -> Option<u64> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let length = self.uint(2)? as usize;
+        let (bytes, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(String::from_utf8_lossy(bytes).into_owned())
+    }
 }
 
 fn unreadable(key: &str, reason: String) -> Error {

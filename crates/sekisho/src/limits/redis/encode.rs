@@ -1,9 +1,9 @@
-//! Policies and jobs as the scripts read them: msgpack, laid out as scripts/jobs.lua says in its head.
+//! Policies and jobs as the scripts read them: policies in msgpack, jobs in plain bytes, laid out as scripts/main.lua says in
+//! its head.
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-use super::super::algorithms::Terms;
 use super::super::policy::{Mode, OnLeaseExpiry, Policy};
 use super::super::rule::{Algorithm, Rule};
 use super::super::store::{End, EndHow, Operation, Take, TakeKind, Target};
@@ -24,6 +24,7 @@ const VIRTUAL_SLACK_MS: u64 = 3_600_000;
 /// Bytes of a hold before its rules: tag, expiry, time, provisional.
 const HOLD_HEAD: usize = 31;
 const HOLD_RULE: usize = 12;
+const HOLD_PRICE: usize = 7;
 const HOLD_LABEL: usize = 12;
 
 /// Appends msgpack. Writing to memory cannot fail.
@@ -41,11 +42,6 @@ impl Pack {
         self
     }
 
-    fn none(&mut self) -> &mut Self {
-        let _infallible = rmp::encode::write_sint(&mut self.0, -1);
-        self
-    }
-
     fn bytes(&mut self, value: &[u8]) -> &mut Self {
         let _infallible = rmp::encode::write_str_len(&mut self.0, value.len() as u32);
         self.0.extend_from_slice(value);
@@ -53,13 +49,53 @@ impl Pack {
     }
 }
 
+/// Appends big-endian numbers and strings.
+#[derive(Default)]
+struct Body(Vec<u8>);
+
+impl Body {
+    fn new(when: When, op: u8, targets: usize) -> Self {
+        let (now, slack) = if when.is_virtual { (when.now, VIRTUAL_SLACK_MS) } else { (0, 0) };
+        let mut body = Self(Vec::with_capacity(96));
+        body.uint::<1>(u64::from(op)).uint::<1>(targets as u64).uint::<8>(now).uint::<4>(slack);
+        body
+    }
+
+    /// The low `BYTES` bytes of `value`. Amounts are below 2^40 and times below 2^55: nothing is ever cut off.
+    fn uint<const BYTES: usize>(&mut self, value: u64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_be_bytes()[8 - BYTES..]);
+        self
+    }
+
+    fn amount(&mut self, amount: Option<u64>) -> &mut Self {
+        self.uint::<6>(amount.unwrap_or(NONE))
+    }
+
+    fn text(&mut self, text: &str) -> &mut Self {
+        self.uint::<2>(text.len() as u64);
+        self.0.extend_from_slice(text.as_bytes());
+        self
+    }
+}
+
+/// Stands for no amount.
+const NONE: u64 = (1 << 48) - 1;
+
 pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
     let mut shape = Vec::new();
     let mut rules = Pack::default();
     rules.array(policy.rules().len());
-    let (mut slot, mut hold) = (4, HOLD_HEAD);
+    let (mut slot, mut hold, mut period, mut key) = (4, HOLD_HEAD, 1, 1);
     for rule in policy.rules() {
-        let (kind, parameters, slots) = kind_of(rule);
+        let (kind, mut parameters, slots) = kind_of(rule);
+        // Where the script finds what depends on the place of the rule: start and end of its period, the number of its key.
+        match kind {
+            2 => parameters[0] = period,
+            11..=13 => (parameters[1], parameters[3]) = (period, key),
+            _ => {}
+        }
+        period += if has_period(rule) { 16 } else { 0 };
+        key += u64::from(rule.key().is_some());
         shape.extend_from_slice(&shape_of(rule, kind));
         rules.array(8).uint(u64::from(kind)).uint(rule.capacity());
         for parameter in parameters {
@@ -67,18 +103,43 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
         }
         rules.uint(slot as u64).uint(hold as u64);
         slot += slots;
-        hold += HOLD_RULE + if matches!(kind, 11 | 12) { HOLD_LABEL } else { 0 };
+        hold += HOLD_RULE
+            + match kind {
+                6 => HOLD_PRICE,
+                11 | 12 => HOLD_LABEL,
+                _ => 0,
+            };
     }
     let keyed = policy.rules().iter().filter(|rule| rule.key().is_some());
     let names_members = keyed.clone().any(|rule| matches!(rule.algorithm, Algorithm::SlidingLog { .. }));
     let mut pack = Pack::default();
-    pack.array(8)
+    pack.array(10)
         .bytes(&shape)
         .uint(u64::from(policy.on_lease_expiry() == OnLeaseExpiry::Release))
         .uint(policy.memory_of_ends())
         .uint(hold as u64);
     pack.0.extend_from_slice(&rules.0);
+    let periods = policy.rules().iter().filter(|rule| has_period(rule)).count();
     pack.uint(u64::from(policy.mode() == Mode::Shadow)).uint(u64::from(names_members)).uint(keyed.count() as u64);
+    pack.uint(periods as u64).bytes(&empty_record(policy, &shape));
+    pack.0
+}
+
+/// A record with nothing in it: shape, no holds, no override, the slots of each rule, kept until never.
+fn empty_record(policy: &Policy, shape: &[u8]) -> Vec<u8> {
+    let mut pack = Pack::default();
+    pack.bytes(shape).bytes(b"").uint(0);
+    for rule in policy.rules() {
+        let (kind, _, slots) = kind_of(rule);
+        for slot in 0..slots {
+            if slot == 0 && matches!(kind, 3 | 4) {
+                pack.bytes(b"")
+            } else {
+                pack.uint(0)
+            };
+        }
+    }
+    pack.uint(0);
     pack.0
 }
 
@@ -117,13 +178,6 @@ fn shape_of(rule: &Rule, kind: u8) -> [u8; 6] {
     shape
 }
 
-impl When {
-    fn head(self, pack: &mut Pack, op: u64, targets: usize, tag: &[u8]) {
-        let (now, slack) = if self.is_virtual { (self.now, VIRTUAL_SLACK_MS) } else { (0, 0) };
-        pack.uint(op).uint(targets as u64).uint(now).uint(slack).bytes(tag);
-    }
-}
-
 /// How a group of a take is taken: Cluster decides several groups one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -150,18 +204,17 @@ pub(super) fn take(when: When, take: &Take, members: &[usize], stage: Stage) -> 
         (Stage::Provisional { tag, lease }, _) => (2, tag, lease, false, true),
     };
     let mut keys = SmallVec::new();
-    let mut pack = Pack::default();
-    let rules: usize = demands().map(|demand| demand.amounts.len() + period_count(&demand.target)).sum();
-    pack.array(10 + rules);
-    when.head(&mut pack, 1, members.len(), &tag);
-    pack.uint(kind).uint(lease).uint(u64::from(repeated)).uint(u64::from(provisional)).uint(u64::from(take.entropy));
+    let mut body = Body::new(when, 1, members.len());
+    body.0.extend_from_slice(&tag);
+    body.uint::<1>(kind).uint::<7>(lease).uint::<1>(u64::from(repeated)).uint::<1>(u64::from(provisional));
+    body.uint::<4>(u64::from(take.entropy));
     for demand in demands() {
         for amount in &demand.amounts {
-            pack.uint(*amount);
+            body.amount(Some(*amount));
         }
-        target(when.now, &demand.target, &mut pack, &mut keys);
+        target(when.now, &demand.target, &mut body, &mut keys);
     }
-    let args = std::iter::once(pack.0).chain(demands().map(|demand| demand.target.policy.encoded().to_vec()));
+    let args = std::iter::once(body.0).chain(demands().map(|demand| demand.target.policy.encoded().to_vec()));
     Job { keys, args: args.collect(), repeatable: repeated || kind == 1 }
 }
 
@@ -184,64 +237,50 @@ pub(super) fn end(when: When, tag: &[u8; 16], end: &End, members: &[usize], stag
         (EndStage::SettleAsReserved, _) | (EndStage::AsAsked, EndHow::Settle(_)) => 1,
     };
     let mut keys = SmallVec::new();
-    let mut pack = Pack::default();
-    let targets = || members.iter().map(|i| &end.targets[*i]);
-    pack.array(6 + targets().map(|t| t.policy.rules().len() + period_count(t)).sum::<usize>());
-    when.head(&mut pack, 2, members.len(), tag);
-    pack.uint(how);
+    let mut body = Body::new(when, 2, members.len());
+    body.0.extend_from_slice(tag);
+    body.uint::<1>(how);
     for &i in members {
         for rule in 0..end.targets[i].policy.rules().len() {
-            match (stage, &end.how) {
-                (EndStage::AsAsked, EndHow::Settle(amounts)) => match amounts[i][rule] {
-                    Some(amount) => pack.uint(amount),
-                    None => pack.none(),
-                },
-                _ => pack.none(),
-            };
+            body.amount(match (stage, &end.how) {
+                (EndStage::AsAsked, EndHow::Settle(amounts)) => amounts[i][rule],
+                _ => None,
+            });
         }
-        target(when.now, &end.targets[i], &mut pack, &mut keys);
+        target(when.now, &end.targets[i], &mut body, &mut keys);
     }
-    let args = std::iter::once(pack.0).chain(targets().map(|t| t.policy.encoded().to_vec()));
-    Job { keys, args: args.collect(), repeatable: true }
+    let policies = members.iter().map(|i| end.targets[*i].policy.encoded().to_vec());
+    Job { keys, args: std::iter::once(body.0).chain(policies).collect(), repeatable: true }
 }
 
 pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
     let rules = of.policy.rules();
     let mut keys = SmallVec::new();
-    let mut pack = Pack::default();
-    let values = if matches!(operation, Operation::Override { .. }) { 2 } else { 1 };
-    pack.array(7 + values * rules.len() + period_count(of));
-    when.head(&mut pack, 3, 1, &[]);
+    let mut body = Body::new(when, 3, 1);
     match operation {
         Operation::Reset => {
-            pack.uint(0).uint(0);
+            body.uint::<1>(0).uint::<8>(0);
             for _ in rules {
-                pack.uint(0);
+                body.amount(None);
             }
         }
         Operation::Grant(amounts) => {
-            pack.uint(1).uint(0);
+            body.uint::<1>(1).uint::<8>(0);
             for amount in amounts {
-                pack.uint(*amount);
+                body.amount(Some(*amount));
             }
         }
         Operation::Override { limits, until } => {
-            pack.uint(2).uint(until.as_micros());
+            body.uint::<1>(2).uint::<8>(until.as_micros());
             for (rule, limit) in rules.iter().zip(limits) {
-                match limit.map(|limit| rule.algorithm.terms_at(limit)) {
-                    Some(Terms { limit, price }) => pack.uint(limit).uint(price),
-                    None => pack.none().none(),
-                };
+                let terms = limit.map(|limit| rule.algorithm.terms_at(limit));
+                body.amount(terms.map(|terms| terms.limit)).uint::<8>(terms.map_or(0, |terms| terms.price));
             }
         }
     }
-    target(when.now, of, &mut pack, &mut keys);
-    let args = [pack.0, of.policy.encoded().to_vec()].into_iter().collect();
+    target(when.now, of, &mut body, &mut keys);
+    let args = [body.0, of.policy.encoded().to_vec()].into_iter().collect();
     Job { keys, args, repeatable: !matches!(operation, Operation::Grant(_)) }
-}
-
-fn period_count(target: &Target) -> usize {
-    target.policy.rules().iter().filter(|rule| has_period(rule)).count()
 }
 
 fn has_period(rule: &Rule) -> bool {
@@ -249,39 +288,40 @@ fn has_period(rule: &Rule) -> bool {
 }
 
 /// Appends the periods of a target's rules and its keys.
-fn target(now: u64, target: &Target, pack: &mut Pack, keys: &mut SmallVec<[Vec<u8>; 2]>) {
+fn target(now: u64, target: &Target, body: &mut Body, keys: &mut SmallVec<[Vec<u8>; 2]>) {
     let policy = &target.policy;
     keys.push(record_key(policy.name(), &target.subject, target.endpoint.as_ref()).into_bytes());
     for rule in policy.rules().iter().filter(|rule| has_period(rule)) {
-        let (start, end, label) = period(rule, now);
-        let (before, after) = match rule.key() {
-            Some(key) => key.around_label(policy.name(), rule.name(), &target.subject, target.endpoint.as_ref()),
-            None => Default::default(),
-        };
-        pack.array(5).uint(start).uint(end).bytes(label.as_bytes()).bytes(before.as_bytes()).bytes(after.as_bytes());
-        if rule.key().is_some() {
-            keys.push(format!("{before}{label}{after}").into_bytes());
+        let (start, end) = bounds(rule, now);
+        body.uint::<8>(start).uint::<8>(end);
+    }
+    for rule in policy.rules() {
+        let Some(key) = rule.key() else { continue };
+        let (before, after) = key.around_label(policy.name(), rule.name(), &target.subject, target.endpoint.as_ref());
+        let label = label(rule, now);
+        if !matches!(rule.algorithm, Algorithm::SlidingLog { .. }) {
+            body.text(&label).text(&before).text(&after);
         }
+        keys.push(format!("{before}{label}{after}").into_bytes());
     }
 }
 
-/// The period that holds `now`, and how its key writes it.
-fn period(rule: &Rule, now: u64) -> (u64, u64, String) {
+/// The period that holds `now`.
+fn bounds(rule: &Rule, now: u64) -> (u64, u64) {
     match &rule.algorithm {
-        Algorithm::Calendar { calendar, .. } => {
-            let bounds = calendar.bounds(now);
-            (bounds.start, bounds.end, bounds.label.clone())
-        }
-        Algorithm::FixedWindow { window, .. } => {
-            let start = now - now % window;
-            let label = match rule.key().and_then(|key| key.time_label()) {
-                Some(TimeLabel::WindowStart) => (start / 1_000_000).to_string(),
-                Some(TimeLabel::Hour) => super::super::period::utc_label(start, "%Y%m%d%H"),
-                Some(TimeLabel::Date) => super::super::period::utc_label(start, "%Y-%m-%d"),
-                None => String::new(),
-            };
-            (start, start + window, label)
-        }
-        _ => (0, 0, String::new()),
+        Algorithm::Calendar { calendar, .. } => calendar.around(now),
+        Algorithm::FixedWindow { window, .. } => (now - now % window, now - now % window + window),
+        _ => (0, 0),
+    }
+}
+
+/// How the rule's key writes the period that holds `now`.
+fn label(rule: &Rule, now: u64) -> String {
+    match (&rule.algorithm, rule.key().and_then(|key| key.time_label())) {
+        (Algorithm::Calendar { calendar, .. }, Some(_)) => calendar.bounds(now).label.clone(),
+        (Algorithm::FixedWindow { .. }, Some(TimeLabel::WindowStart)) => (bounds(rule, now).0 / 1_000_000).to_string(),
+        (Algorithm::FixedWindow { .. }, Some(TimeLabel::Hour)) => super::super::period::utc_label(now, "%Y%m%d%H"),
+        (Algorithm::FixedWindow { .. }, Some(TimeLabel::Date)) => super::super::period::utc_label(now, "%Y-%m-%d"),
+        _ => String::new(),
     }
 }

@@ -19,12 +19,16 @@ use crate::store::redis::{Job, Options, Redis, Script};
 use decode::Reply;
 use encode::{EndStage, Stage, When};
 
-/// The parts of the one script; the order matters, later ones use earlier ones.
+/// The parts of the one script. What stands inside `more` is made only when it is needed.
 const SCRIPT: &str = concat!(
-    include_str!("scripts/algorithms.lua"),
-    include_str!("scripts/figures.lua"),
-    include_str!("scripts/record.lua"),
-    include_str!("scripts/jobs.lua"),
+    include_str!("scripts/decide.lua"),
+    include_str!("scripts/take.lua"),
+    "\nlocal function more()\n",
+    include_str!("scripts/giveback.lua"),
+    include_str!("scripts/holds.lua"),
+    include_str!("scripts/operations.lua"),
+    "\nend\n",
+    include_str!("scripts/main.lua"),
 );
 
 /// Decides on Redis. Instances with skewed clocks agree, because Redis's clock decides.

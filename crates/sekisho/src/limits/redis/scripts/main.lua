@@ -1,0 +1,46 @@
+-- Limits: check, reserve, peek, settle, release, reset, grant, override.
+--
+-- KEYS  of a job: per target the record, then the current key of each rule that is kept under a seed's key.
+-- ARGV  of a job: a body, then one msgpack policy per target. A body is binary, big-endian, the number of bytes in brackets:
+--       op (1) targets (1) now (8; 0 asks Redis) slack (4), then by op:
+--       1 take  tag (16) kind (1: 0 check, 1 peek, 2 reserve) lease (7) repeated (1) provisional (1) entropy (4)
+--       2 end   tag (16) how (1: 0 release, 1 settle, 2 confirm, 3 take back)
+--       3 admin what (1: 0 reset, 1 grant, 2 override) until (8)
+--       then per target: an amount (6) per rule (for an override: limit (6) and price (8)), start (8) and end (8) of the
+--       period of each rule that has one, and label, before, after, each with its length (2), of each seed's counter.
+-- reply One string per job, binary as well. Its first byte says what follows:
+--       0 denied, 1 admitted: now (7) expires (7), per rule room (8, signed) limit used held remaining reset (7 each)
+--       2 never fits: target (1) rule (1) the most (8) · 3 the caller's period is not Redis's: now (8)
+--       4 unreadable: key and reason, each with its length (2) · 6 confirmed: how many targets (1)
+--       5 ended: per target ending (1; 0 unknown), then an amount (6) per rule
+--
+-- It is a script because a decision reads and writes several rules at once, and nothing may come between. Many jobs run
+-- in one call; each is caught for itself, and reads every key before it writes the first: Redis rolls nothing back.
+
+setmetatable(L, { __index = function(_, name)
+  more()
+  return rawget(L, name)
+end })
+
+local replies, k, a, count, time = {}, 1, 1, #ARGV, nil
+while a <= count do
+  local body = ARGV[a]
+  local op, targets, now, slack = sunpack('>I1I1I8I4', body, 1)
+  if now == 0 then
+    if not time then
+      local t = redis.call('TIME')
+      time = t[1] * 1000000 + t[2]
+    end
+    now = time
+  end
+  local run = op == 1 and L.run_take or op == 2 and L.run_end or L.run_admin
+  local ok, reply = pcall(run, body, targets, k, a, now, slack)
+  if not ok then
+    local reason = type(reply) == 'table' and reply.err or tostring(reply)
+    reply = spack('>I1I2c0I2c0', 4, #KEYS[k], KEYS[k], #reason, reason)
+  end
+  replies[#replies + 1] = reply
+  for t = 1, targets do k = k + 1 + L.policy(ARGV[a + t])[8] end
+  a = a + 1 + targets
+end
+return replies
