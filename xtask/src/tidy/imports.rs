@@ -85,6 +85,8 @@ fn objection_of_algorithms(target: &[&str], domain: Option<&str>) -> Option<Stri
     match (target, domain) {
         // The numbers of a rule (its variants, `EXACT`, `MAX_AMOUNT`) are what the arithmetic is about.
         (["crate", "limits", "algorithms" | "rule", ..], _) => None,
+        // What a reservation holds of one rule: three numbers, no record.
+        (["crate", "limits", "record", "HeldAmount"], _) => None,
         (_, Some(domain)) => Some(format!("algorithms are pure and must not import the domain `{domain}`")),
         (["tokio" | "redis", ..], _) => Some(format!("algorithms do no I/O and must not use `{}`", target[0])),
         (["std", "time", clock @ ("Instant" | "SystemTime"), ..], _) => {
@@ -137,6 +139,7 @@ mod tests {
         let file = "limits/algorithms/gcra.rs";
         assert_eq!(lines(file, "use crate::limits::rule::EXACT;\nuse crate::error::Invalid;\n"), []);
         assert_eq!(lines("limits/algorithms/mod.rs", "use super::rule::Algorithm;\nuse super::policy::Policy;\n"), [2]);
+        assert_eq!(lines("limits/algorithms/mod.rs", "use super::record::{HeldAmount, Record};\n"), [1]);
         assert_eq!(lines(file, "use super::Verdict;\nuse crate::limits::algorithms::State;\n"), []);
         assert_eq!(lines(file, "use crate::limits::Limit;\nuse super::super::Limit;\n"), [1, 2]);
         assert_eq!(
