@@ -132,7 +132,7 @@ fn mistakes_elsewhere() {
         ("store: { timeout: 50ms }\n".into(), "1:8: `url` is missing"),
         (
             "store: { url: \"http://x\" }\n".into(),
-            "1:15: `url` must start with redis://, rediss:// or redis+cluster://",
+            "1:15: `url` must start with redis://, rediss://, redis+cluster:// or rediss+cluster://",
         ),
         ("store: { url: \"redis://x\", timeout: 0s }\n".into(), "1:37: `timeout` must be 1ms to 60s"),
         (

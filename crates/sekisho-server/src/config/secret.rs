@@ -30,12 +30,12 @@ impl fmt::Debug for Secret {
 pub struct StoreUrl(String);
 
 impl StoreUrl {
-    const SCHEMES: [&str; 3] = ["redis", "rediss", "redis+cluster"];
+    const SCHEMES: [&str; 4] = ["redis", "rediss", "redis+cluster", "rediss+cluster"];
 
     pub fn parse(text: &str) -> Result<Self, String> {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
         let Some(scheme) = scheme.filter(|scheme| Self::SCHEMES.contains(scheme)) else {
-            return Err("must start with redis://, rediss:// or redis+cluster://".to_owned());
+            return Err("must start with redis://, rediss://, redis+cluster:// or rediss+cluster://".to_owned());
         };
         let url = Self(text.to_owned());
         if url.rest().split_once(['/', '?', '#']).is_some_and(|(_, path)| path.contains('@')) {
@@ -48,7 +48,7 @@ impl StoreUrl {
         if !hosts.split(',').all(fits) {
             return Err(format!("must name a host, such as {scheme}://127.0.0.1:6379"));
         }
-        if scheme != "redis+cluster" && hosts.contains(',') {
+        if !scheme.ends_with("+cluster") && hosts.contains(',') {
             return Err("names several hosts; that is redis+cluster://".to_owned());
         }
         Ok(url)

@@ -31,7 +31,8 @@ pub(crate) struct Held {
 
 impl ReservationId {
     const VERSION: u8 = 1;
-    const MAX_TEXT: usize = 16 * 1024;
+    /// Sixteen charges with the longest names make 24 KiB.
+    const MAX_TEXT: usize = 32 * 1024;
 }
 
 impl Tag {
@@ -138,7 +139,7 @@ mod tests {
             "!",
             "AA",
             "AQ",
-            &"A".repeat(20_000),
+            &"A".repeat(40_000),
             "AQAAAAAAAAAAAAAAAAAAAAAA",
             "AgAAAAAAAAAAAAAAAAAAAAAAAAF4AAF5AAA",
         ] {

@@ -199,9 +199,9 @@ impl Algorithm {
             State::Counter(s) => s.grant(n),
             State::Interpolated(s) => s.grant(n),
             State::Bucket(s) => return s.grant(terms.price, n),
-            State::Interval(s) => *s = interval::State { held: s.held, ..Default::default() },
-            State::Block { until } => *until = 0,
-            State::Concurrency { .. } => {}
+            State::Interval(s) if n > 0 => *s = interval::State { held: s.held, ..Default::default() },
+            State::Block { until } if n > 0 => *until = 0,
+            State::Interval(_) | State::Block { .. } | State::Concurrency { .. } => {}
         }
         0
     }

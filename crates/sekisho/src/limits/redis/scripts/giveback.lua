@@ -194,9 +194,9 @@ function L.grant(r, R, o, now, n, price, per, holds)
     local given = min(n, max(0, R[o + 1] - R[o + 3]))
     R[o + 1] = R[o + 1] - given
     R[o + 2] = R[o + 2] - min(n - given, max(0, R[o + 2] - R[o + 4]))
-  elseif kind == 8 then
+  elseif kind == 8 and n > 0 then
     R[o], R[o + 1] = 0, 0
-  elseif kind == 9 then
+  elseif kind == 9 and n > 0 then
     R[o] = 0
   elseif kind == 11 or kind == 12 then
     L.counter_add(per[8], -min(n, max(0, per[6] - R[o + 1])))
