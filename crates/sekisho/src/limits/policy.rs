@@ -27,6 +27,9 @@ pub struct Policy {
     /// As the Redis scripts read it, made on first use.
     #[cfg(feature = "redis")]
     encoded: std::sync::OnceLock<Vec<u8>>,
+    /// A check as a script of its own, made on first use.
+    #[cfg(feature = "redis")]
+    compiled: std::sync::OnceLock<Option<std::sync::Arc<crate::store::redis::Script>>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,6 +92,8 @@ impl Policy {
             on_failure: None,
             #[cfg(feature = "redis")]
             encoded: std::sync::OnceLock::new(),
+            #[cfg(feature = "redis")]
+            compiled: std::sync::OnceLock::new(),
         })
     }
 
@@ -150,12 +155,18 @@ impl Policy {
         #[cfg(feature = "redis")]
         {
             self.encoded = std::sync::OnceLock::new();
+            self.compiled = std::sync::OnceLock::new();
         }
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn encoded(&self) -> &[u8] {
         self.encoded.get_or_init(|| super::redis::encode::policy(self))
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn compiled_check(&self) -> Option<&std::sync::Arc<crate::store::redis::Script>> {
+        self.compiled.get_or_init(|| super::redis::compiled::script(self).map(std::sync::Arc::new)).as_ref()
     }
 
     /// The amount each rule is charged. A unit that no rule counts is refused: it would be a charge that is never made.

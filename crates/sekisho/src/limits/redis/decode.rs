@@ -27,6 +27,8 @@ pub(super) enum Reply {
     Ended(Vec<(Option<Ending>, Amounts)>),
     /// How many targets had the hold.
     Confirmed(u64),
+    /// The policy's own script left it to the general one, and changed nothing.
+    AskGeneral,
 }
 
 /// Reads a reply; `rules` gives the number of rules of each target.
@@ -66,6 +68,7 @@ fn read(bytes: &mut Bytes<'_>, rules: &[usize]) -> Option<Result<Reply, Error>> 
             Reply::Ended(targets)
         }
         6 => Reply::Confirmed(bytes.uint(1)?),
+        7 => Reply::AskGeneral,
         _ => return None,
     }))
 }

@@ -51,14 +51,22 @@ impl Pack {
 
 /// Appends big-endian numbers and strings.
 #[derive(Default)]
-struct Body(Vec<u8>);
+pub(super) struct Body(pub(super) Vec<u8>);
 
 impl Body {
     fn new(when: When, op: u8, targets: usize) -> Self {
-        let (now, slack) = if when.is_virtual { (when.now, VIRTUAL_SLACK_MS) } else { (0, 0) };
         let mut body = Self(Vec::with_capacity(96));
-        body.uint::<1>(u64::from(op)).uint::<1>(targets as u64).uint::<8>(now).uint::<4>(slack);
+        body.uint::<1>(u64::from(op)).uint::<1>(targets as u64).time(when);
         body
+    }
+
+    pub(super) fn time(&mut self, when: When) -> &mut Self {
+        let (now, slack) = if when.is_virtual { (when.now, VIRTUAL_SLACK_MS) } else { (0, 0) };
+        self.uint::<8>(now).uint::<4>(slack)
+    }
+
+    pub(super) fn period(&mut self, start: u64, end: u64) -> &mut Self {
+        self.uint::<8>(start).uint::<8>(end)
     }
 
     /// The low `BYTES` bytes of `value`. Amounts are below 2^40 and times below 2^55: nothing is ever cut off.
@@ -67,7 +75,7 @@ impl Body {
         self
     }
 
-    fn amount(&mut self, amount: Option<u64>) -> &mut Self {
+    pub(super) fn amount(&mut self, amount: Option<u64>) -> &mut Self {
         self.uint::<6>(amount.unwrap_or(NONE))
     }
 
@@ -82,7 +90,7 @@ impl Body {
 const NONE: u64 = (1 << 48) - 1;
 
 pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
-    let mut shape = Vec::new();
+    let shape = shape(policy);
     let mut rules = Pack::default();
     rules.array(policy.rules().len());
     let (mut slot, mut hold, mut period, mut key) = (4, HOLD_HEAD, 1, 1);
@@ -96,7 +104,6 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
         }
         period += if has_period(rule) { 16 } else { 0 };
         key += u64::from(rule.key().is_some());
-        shape.extend_from_slice(&shape_of(rule, kind));
         rules.array(8).uint(u64::from(kind)).uint(rule.capacity());
         for parameter in parameters {
             rules.uint(parameter);
@@ -160,6 +167,11 @@ fn kind_of(rule: &Rule) -> (u8, [u64; 4], usize) {
         Algorithm::Interval { min, max, max_wait } => (8, [min, max, max_wait, 0], 3),
         Algorithm::Block => (9, [0; 4], 1),
     }
+}
+
+/// Names the rules of a policy, so that a record of another configuration is known for what it is.
+pub(super) fn shape(policy: &Policy) -> Vec<u8> {
+    policy.rules().iter().flat_map(|rule| shape_of(rule, kind_of(rule).0)).collect()
 }
 
 /// Six bytes that change when the meaning of a rule's state does: not with its limit, so that raising one keeps counters.
@@ -293,7 +305,7 @@ fn target(now: u64, target: &Target, body: &mut Body, keys: &mut SmallVec<[Vec<u
     keys.push(record_key(policy.name(), &target.subject, target.endpoint.as_ref()).into_bytes());
     for rule in policy.rules().iter().filter(|rule| has_period(rule)) {
         let (start, end) = bounds(rule, now);
-        body.uint::<8>(start).uint::<8>(end);
+        body.period(start, end);
     }
     for rule in policy.rules() {
         let Some(key) = rule.key() else { continue };

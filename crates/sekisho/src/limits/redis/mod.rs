@@ -1,5 +1,6 @@
 //! Limits on Redis and Redis Cluster: every decision is one script call per slot, on Redis's own clock.
 
+pub(super) mod compiled;
 mod decode;
 pub(super) mod encode;
 mod groups;
@@ -15,6 +16,7 @@ use super::store::{
 };
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Invalid};
+use crate::key::record_key;
 use crate::store::redis::{Job, Options, Redis, Script};
 use decode::Reply;
 use encode::{EndStage, Stage, When};
@@ -128,7 +130,29 @@ impl RedisStore {
         groups.into_iter().map(|(_, members)| members).collect()
     }
 
+    /// A check by the policy's own script. `None` where it has none, or where the general one must decide.
+    async fn check_compiled(&self, demand: &Demand) -> Result<Option<Taken>, Error> {
+        let Target { policy, subject, endpoint } = &demand.target;
+        let Some(script) = policy.compiled_check() else { return Ok(None) };
+        let key = record_key(policy.name(), subject, endpoint.as_ref());
+        let job = compiled::job(self.when(), policy, key, &demand.amounts);
+        let value = self.redis.run(script, job).await.map_err(unavailable)?;
+        match decode::reply(&value, &[demand.amounts.len()])? {
+            Reply::Taken { allowed, at, rules, .. } => {
+                let at = Timestamp::from_micros(at);
+                Ok(Some(Taken { allowed, at, expires_at: None, outcomes: vec![rules] }))
+            }
+            Reply::AskGeneral => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn take_all(&self, take: &Take) -> Result<Taken, Error> {
+        if let ([demand], TakeKind::Check) = (take.demands.as_slice(), take.kind)
+            && let Some(taken) = self.check_compiled(demand).await?
+        {
+            return Ok(taken);
+        }
         let groups = self.groups(take.demands.iter().map(|demand| &demand.target));
         match groups.as_slice() {
             [members] => self.take_group(take, members, Stage::Whole).await,
