@@ -22,7 +22,7 @@ pub(super) struct When {
 const VIRTUAL_SLACK_MS: u64 = 3_600_000;
 
 /// Bytes of a hold before its rules: tag, expiry, time, provisional.
-const HOLD_HEAD: usize = 31;
+const HOLD_HEAD: usize = 47;
 const HOLD_RULE: usize = 12;
 const HOLD_PRICE: usize = 7;
 const HOLD_LABEL: usize = 12;
@@ -79,6 +79,12 @@ impl Body {
         self.uint::<6>(amount.unwrap_or(NONE))
     }
 
+    /// As hex: it names keys and members, and Lua is slow at writing it.
+    fn tag(&mut self, tag: &[u8; 16]) -> &mut Self {
+        self.0.extend_from_slice(data_encoding::HEXLOWER.encode(tag).as_bytes());
+        self
+    }
+
     fn text(&mut self, text: &str) -> &mut Self {
         self.uint::<2>(text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
@@ -117,17 +123,16 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
                 _ => 0,
             };
     }
-    let keyed = policy.rules().iter().filter(|rule| rule.key().is_some());
-    let names_members = keyed.clone().any(|rule| matches!(rule.algorithm, Algorithm::SlidingLog { .. }));
+    let keyed = policy.rules().iter().filter(|rule| rule.key().is_some()).count();
     let mut pack = Pack::default();
-    pack.array(10)
+    pack.array(9)
         .bytes(&shape)
         .uint(u64::from(policy.on_lease_expiry() == OnLeaseExpiry::Release))
         .uint(policy.memory_of_ends())
         .uint(hold as u64);
     pack.0.extend_from_slice(&rules.0);
     let periods = policy.rules().iter().filter(|rule| has_period(rule)).count();
-    pack.uint(u64::from(policy.mode() == Mode::Shadow)).uint(u64::from(names_members)).uint(keyed.count() as u64);
+    pack.uint(u64::from(policy.mode() == Mode::Shadow)).uint(keyed as u64);
     pack.uint(periods as u64).bytes(&empty_record(policy, &shape));
     pack.0
 }
@@ -217,7 +222,7 @@ pub(super) fn take(when: When, take: &Take, members: &[usize], stage: Stage) -> 
     };
     let mut keys = SmallVec::new();
     let mut body = Body::new(when, 1, members.len());
-    body.0.extend_from_slice(&tag);
+    body.tag(&tag);
     body.uint::<1>(kind).uint::<7>(lease).uint::<1>(u64::from(repeated)).uint::<1>(u64::from(provisional));
     body.uint::<4>(u64::from(take.entropy));
     for demand in demands() {
@@ -250,7 +255,7 @@ pub(super) fn end(when: When, tag: &[u8; 16], end: &End, members: &[usize], stag
     };
     let mut keys = SmallVec::new();
     let mut body = Body::new(when, 2, members.len());
-    body.0.extend_from_slice(tag);
+    body.tag(tag);
     body.uint::<1>(how);
     for &i in members {
         for rule in 0..end.targets[i].policy.rules().len() {

@@ -9,7 +9,7 @@
 --   1 start count held · 2 start count held end · 3 entries total · 4 buckets total held · 5 start cur prev hcur hprev ·
 --   6 at level held · 7 held · 8 next step held · 9 until · 11, 12 start held · 13 nothing.
 -- `per` is what is known of the period of a rule under a seed's key: {start, end, label, before, after, count, oldest score,
--- key, slack}; for a calendar it is the caller's part of the body, where start and end stand at byte p3.
+-- key, slack, newest if it was added now}; for a calendar it is the caller's part of the body, where start and end stand at byte p3.
 -- `holds` answers what only open reservations know, and is false where there are none.
 --
 -- Room is a number: 0 fits, t > 0 denied until t, t < 0 admitted with its turn at -t, math.huge more than it can ever give.
@@ -157,7 +157,7 @@ function L.take(r, R, o, now, n, price, hold, entropy, per, name)
     if n > 0 then
       redis.call('ZREMRANGEBYSCORE', per[4], '-inf', sub(per[7], 2))
       L.members_add(r, now, 1, n, per, name)
-      per[6] = per[6] + n
+      per[6], per[10] = per[6] + n, now
     end
     return now
   elseif kind == 4 then
@@ -198,7 +198,9 @@ function L.figures(r, R, o, now, limit, price, per, holds)
     total, held, reset = per[6], R[o + 1], per[2]
   elseif kind == 13 then
     total, held, reset = per[6], holds and holds.held_since(now - r[3]) or 0, now
-    if total > 0 then
+    if per[10] then
+      reset = per[10] + r[3]
+    elseif total > 0 then
       local newest = redis.call('ZREVRANGE', per[4], 0, 0, 'WITHSCORES')[2]
       if newest then reset = math.floor(tonumber(newest) * 1000000 + 0.5) + r[3] end
     end

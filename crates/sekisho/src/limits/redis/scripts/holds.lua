@@ -1,6 +1,6 @@
 -- Open holds, leases, overrides; records of another configuration.
 --
--- A hold is tag (16) · expires (7) · at (7) · provisional (1), then per rule amount (5) · mark (7) and, in a bucket, the price
+-- A hold is tag (32, hex) · expires (7) · at (7) · provisional (1), then per rule amount (5) · mark (7) and, in a bucket, the price
 -- it was taken at (7), for a seed's counter the label of the period it was charged to (12). Soonest to expire first.
 
 -- How many slots a kind takes.
@@ -30,10 +30,6 @@ function L.take_over(old, p)
   return R
 end
 
-function L.hex(tag)
-  return (string.gsub(tag, '.', function(c) return string.format('%02x', string.byte(c)) end))
-end
-
 -- What the rules ask of the open holds. `part` is the place of the rule's amount in a hold.
 function L.holds_of(R, p, r)
   local size, part = p[4], r[8]
@@ -50,7 +46,7 @@ function L.holds_of(R, p, r)
       local freed = 0
       return each(function(amount, _, pos)
         freed = freed + amount
-        if freed >= over then return (sunpack('>I7', R[2], pos + 16)) end
+        if freed >= over then return (sunpack('>I7', R[2], pos + 32)) end
       end) or math.huge
     end,
     held_since = function(since)
@@ -65,12 +61,12 @@ function L.holds_of(R, p, r)
     end,
     last_expiry = function()
       local last
-      each(function(amount, _, pos) if amount > 0 then last = (sunpack('>I7', R[2], pos + 16)) end end)
+      each(function(amount, _, pos) if amount > 0 then last = (sunpack('>I7', R[2], pos + 32)) end end)
       return last
     end,
     names = function()
       local names = {}
-      each(function(_, _, pos) names[L.hex(sub(R[2], pos, pos + 5))] = true end)
+      each(function(_, _, pos) names[sub(R[2], pos, pos + 11)] = true end)
       return names
     end,
   }
@@ -110,7 +106,7 @@ end
 -- lives elsewhere, and whoever looks while it counts must still find what is to be given back to it; the longest period is a
 -- month, with the hour that a change of the clocks can add.
 function L.kept_for_holds(R, p, now)
-  local keep = (sunpack('>I7', R[2], #R[2] - p[4] + 17)) + p[3]
+  local keep = (sunpack('>I7', R[2], #R[2] - p[4] + 33)) + p[3]
   for _, r in ipairs(p[5]) do
     local kind = r[1]
     if kind == 11 or kind == 13 then keep = max(keep, now + r[3]) end
@@ -123,7 +119,7 @@ end
 function L.move_down(R, p, r, given, is_above)
   local all, size, part, parts = R[2], p[4], r[8], {}
   for pos = 1, #all, size do
-    local at = sunpack('>I7', all, pos + 23)
+    local at = sunpack('>I7', all, pos + 39)
     local mark = sunpack('>I7', all, pos + part + 5)
     if is_above(at, mark) then
       parts[#parts + 1] = sub(all, pos, pos + part + 4) .. spack('>I7', max(0, mark - given))
@@ -138,14 +134,14 @@ end
 -- Replaces the amounts of the hold at `pos` by `actual` and takes it out. Returns when its lease ran out, and the amounts.
 function L.end_hold(R, p, pers, pos, now, actual)
   local all, size = R[2], p[4]
-  local tag, expires, at = sunpack('>c16I7I7', all, pos)
+  local tag, expires, at = sunpack('>c32I7I7', all, pos)
   R[2] = sub(all, 1, pos - 1) .. sub(all, pos + size)
   local name, amounts = nil, {}
   for i, r in ipairs(p[5]) do
     local n, mark = sunpack('>I5I7', all, pos + r[8])
     local label
     if r[1] > 10 then
-      name = name or L.hex(sub(tag, 1, 6))
+      name = name or sub(tag, 1, 12)
       if r[1] < 13 then label = string.match(sub(all, pos + r[8] + 12, pos + r[8] + 23), '^(%S*)') end
     end
     amounts[i] = actual(i, n)
@@ -160,7 +156,7 @@ function L.end_hold(R, p, pers, pos, now, actual)
 end
 
 -- `sekisho:…` becomes `sekisho-ended:…`, in the same slot. Behind the record's own prefix an endpoint could name it.
-function L.ended_key(key, tag) return 'sekisho-ended' .. sub(key, 8) .. ':' .. L.hex(tag) end
+function L.ended_key(key, tag) return 'sekisho-ended' .. sub(key, 8) .. ':' .. tag end
 
 -- Remembers how a reservation ended: 1 settled, 2 released, 3 expired.
 function L.remember(key, tag, ending, expires, forget_at, amounts, now, slack)
@@ -173,7 +169,7 @@ end
 function L.sweep(R, p, pers, key, now, slack)
   local swept = false
   while #R[2] > 0 do
-    local tag, expires, _, provisional = sunpack('>c16I7I7I1', R[2], 1)
+    local tag, expires, _, provisional = sunpack('>c32I7I7I1', R[2], 1)
     if expires > now then break end
     swept = true
     for i, r in ipairs(p[5]) do L.advance(r, R, r[7], expires, pers[i]) end
@@ -196,7 +192,7 @@ function L.never(targets, count, t, i, now, slack)
 end
 
 function L.reserve(R, p, pers, now, tag, name, expires, provisional, body, f, entropy)
-  local parts = { spack('>c16I7I7I1', tag, expires, now, provisional) }
+  local parts = { spack('>c32I7I7I1', tag, expires, now, provisional) }
   for i, r in ipairs(p[5]) do
     local n = sunpack('>I6', body, f + 6 * i - 6)
     local _, price = L.terms(R, i, r)
@@ -207,14 +203,14 @@ function L.reserve(R, p, pers, now, tag, name, expires, provisional, body, f, en
   end
   local hold, all, size = table.concat(parts), R[2], p[4]
   local pos = #all - size + 1
-  while pos >= 1 and (sunpack('>I7', all, pos + 16)) > expires do pos = pos - size end
+  while pos >= 1 and (sunpack('>I7', all, pos + 32)) > expires do pos = pos - size end
   R[2] = sub(all, 1, pos + size - 1) .. hold .. sub(all, pos + size)
 end
 
 -- When the lease of an earlier reservation under the same tag runs or ran out.
 function L.earlier(key, R, p, tag, now)
   local pos = L.find_hold(R, p, tag)
-  if pos then return (sunpack('>I7', R[2], pos + 16)) end
+  if pos then return (sunpack('>I7', R[2], pos + 32)) end
   local ended = redis.call('GET', L.ended_key(key, tag))
   if ended then
     local _, expires, forget_at = cmsgpack.unpack(ended)

@@ -3,8 +3,8 @@
 -- KEYS  of a job: per target the record, then the current key of each rule that is kept under a seed's key.
 -- ARGV  of a job: a body, then one msgpack policy per target. A body is binary, big-endian, the number of bytes in brackets:
 --       op (1) targets (1) now (8; 0 asks Redis) slack (4), then by op:
---       1 take  tag (16) kind (1: 0 check, 1 peek, 2 reserve) lease (7) repeated (1) provisional (1) entropy (4)
---       2 end   tag (16) how (1: 0 release, 1 settle, 2 confirm, 3 take back)
+--       1 take  tag (32, hex) kind (1: 0 check, 1 peek, 2 reserve) lease (7) repeated (1) provisional (1) entropy (4)
+--       2 end   tag (32, hex) how (1: 0 release, 1 settle, 2 confirm, 3 take back)
 --       3 admin what (1: 0 reset, 1 grant, 2 override) until (8)
 --       then per target: an amount (6) per rule (for an override: limit (6) and price (8)), start (8) and end (8) of the
 --       period of each rule that has one, and label, before, after, each with its length (2), of each seed's counter.
@@ -40,7 +40,7 @@ while a <= count do
     reply = spack('>I1I2c0I2c0', 4, #KEYS[k], KEYS[k], #reason, reason)
   end
   replies[#replies + 1] = reply
-  for t = 1, targets do k = k + 1 + L.policy(ARGV[a + t])[8] end
+  for t = 1, targets do k = k + 1 + L.policy(ARGV[a + t])[7] end
   a = a + 1 + targets
 end
 return replies

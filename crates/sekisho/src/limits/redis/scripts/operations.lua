@@ -2,14 +2,16 @@
 
 -- A body says 'as reserved' or 'no override' by the largest number of its six bytes.
 function L.run_end(body, count, k, a, now, slack)
-  local tag, how, at = sunpack('>c16I1', body, 15)
+  local tag, how, at = sunpack('>c32I1', body, 15)
   local out, confirmed, targets = '\5', 0, {}
   for t = 1, count do
     local p, key, first = L.policy(ARGV[a + t]), KEYS[k], at
     local R, pers, existed
     R, pers, existed, k, at = L.open(p, k, body, at + 6 * #p[5], now, slack)
     if not R then return spack('>I1I8', 3, now) end
-    targets[t] = { p, R, pers, existed, key, first, redis.call('GET', L.ended_key(key, tag)) }
+    -- What is still open has not ended.
+    local ended = not L.find_hold(R, p, tag) and redis.call('GET', L.ended_key(key, tag))
+    targets[t] = { p, R, pers, existed, key, first, ended }
   end
   for t = 1, count do
     local p, R, pers, existed, key, first, ended = unpack(targets[t])
@@ -25,7 +27,7 @@ function L.run_end(body, count, k, a, now, slack)
     end
     local pos = ending == 0 and L.find_hold(R, p, tag)
     if how == 2 then
-      if pos then R[2] = sub(R[2], 1, pos + 29) .. '\0' .. sub(R[2], pos + 31) end
+      if pos then R[2] = sub(R[2], 1, pos + 45) .. '\0' .. sub(R[2], pos + 47) end
       -- What has ended was confirmed before: this is a repeat.
       if pos or ending ~= 0 then confirmed = confirmed + 1 end
     elseif pos then

@@ -1,9 +1,9 @@
 -- A take: check, peek or reserve, over all rules of all targets or none.
 --
--- A policy `p` is {shape, release on expiry, memory of ends, size of a hold, rules, shadow, names members, seed keys,
--- periods, an empty record}. `shape` names its rules; a record of another shape was written under another configuration and is taken over
--- rule by rule. A record is a msgpack stream of shape, holds, override, then the slots of each rule, last the time until which
--- Redis keeps it.
+-- A policy `p` is {shape, release on expiry, memory of ends, size of a hold, rules, shadow, seed keys, periods, an empty
+-- record}. `shape` names its rules; a record of another shape was written under another configuration and is taken over
+-- rule by rule. A record is a msgpack stream of shape, holds, override, then the slots of each rule, last the time until
+-- which Redis keeps it.
 
 L.policies = {}
 function L.policy(packed)
@@ -15,7 +15,7 @@ function L.policy(packed)
   return p
 end
 
-function L.fresh(p) return { cmsgpack.unpack(p[10]) } end
+function L.fresh(p) return { cmsgpack.unpack(p[9]) } end
 
 function L.load(key, p)
   local raw = redis.call('GET', key)
@@ -49,9 +49,9 @@ end
 -- the body. Returns nothing when the caller's idea of a period that starts now is not Redis's.
 function L.open(p, k, body, at, now, slack)
   local R, existed = L.load(KEYS[k], p)
-  if p[9] == 0 then return R, p, existed, k + 1, at end
-  local rules, pers, part = p[5], {}, sub(body, at, at + 16 * p[9] - 1)
-  at = at + 16 * p[9]
+  if p[8] == 0 then return R, p, existed, k + 1, at end
+  local rules, pers, part = p[5], {}, sub(body, at, at + 16 * p[8] - 1)
+  at = at + 16 * p[8]
   for i = 1, #rules do
     local r = rules[i]
     if r[1] == 2 then
@@ -65,7 +65,7 @@ function L.open(p, k, body, at, now, slack)
       if not pers[i] then return nil end
     end
   end
-  return R, pers, existed, k + 1 + p[8], at
+  return R, pers, existed, k + 1 + p[7], at
 end
 
 -- Brings a record to `now`; true if leases ran out in it.
@@ -91,7 +91,7 @@ function L.outcome(R, p, pers, now, rooms)
 end
 
 function L.run_take(body, count, k, a, now, slack)
-  local tag, kind, lease, repeated, provisional, entropy, at = sunpack('>c16I1I7I1I1I4', body, 15)
+  local tag, kind, lease, repeated, provisional, entropy, at = sunpack('>c32I1I7I1I1I4', body, 15)
   local targets, allowed, known = {}, true, nil
   for t = 1, count do
     local p = L.policy(ARGV[a + t])
@@ -135,7 +135,7 @@ function L.run_take(body, count, k, a, now, slack)
     local p, R, pers, f, dirty = x[1], x[2], x[3], x[6], x[7]
     if allowed and x[9] and not known and kind ~= 1 then
       dirty = true
-      local name = p[7] == 1 and L.hex(sub(tag, 1, 6)) or nil
+      local name = sub(tag, 1, 12)
       if kind == 2 then
         L.reserve(R, p, pers, now, tag, name, expires, provisional, body, f, entropy)
       else
