@@ -7,39 +7,49 @@
 
 use std::fmt::Write as _;
 
+use smallvec::SmallVec;
+
 use super::super::policy::{Mode, Policy};
-use super::super::rule::Algorithm;
-use super::encode::{Body, When, shape};
+use super::super::rule::{Algorithm, Rule};
+use super::super::store::Target;
+use super::encode::{Body, When, bounds, has_period, shape, target_keys};
 use crate::store::redis::{Job, Script};
 
 /// The script, if every rule of the policy is one that can be unrolled.
 pub(in crate::limits) fn script(policy: &Policy) -> Option<Script> {
-    if policy.mode() == Mode::Shadow
-        || policy.rules().len() > 4
-        || policy.rules().iter().any(|rule| rule.key().is_some())
-    {
+    if policy.mode() == Mode::Shadow || policy.rules().len() > 4 {
         return None;
     }
     let mut parts = Parts::default();
     for (i, rule) in policy.rules().iter().enumerate() {
-        parts.add(&rule.algorithm, i)?;
+        if rule.key().is_some() { parts.add_keyed(&rule.algorithm, i) } else { parts.add(&rule.algorithm, i) }?;
     }
     Some(Script::new(parts.assemble(&literal(&shape(policy)))))
 }
 
-pub(super) fn job(when: When, policy: &Policy, key: String, amounts: &[u64]) -> Job {
+pub(super) fn job(when: When, target: &Target, amounts: &[u64]) -> Job {
     let mut body = Body::default();
+    let mut keys = SmallVec::new();
     body.time(when);
     for amount in amounts {
         body.amount(Some(*amount));
     }
-    for rule in policy.rules() {
-        if let Algorithm::Calendar { calendar, .. } = &rule.algorithm {
-            let (start, end) = calendar.around(when.now);
+    for rule in target.policy.rules() {
+        if matches!(rule.algorithm, Algorithm::Calendar { .. } | Algorithm::FixedWindow { .. }) && has_period(rule) {
+            let (start, end) = bounds(rule, when.now);
             body.period(start, end);
         }
     }
-    Job { keys: [key.into_bytes()].into_iter().collect(), args: [body.0].into_iter().collect(), repeatable: false }
+    // A member of a sorted set needs a name.
+    if target.policy.rules().iter().any(is_set) {
+        body.name(&rand::random());
+    }
+    target_keys(when.now, target, &mut keys);
+    Job { keys, args: [body.0].into_iter().collect(), repeatable: false }
+}
+
+fn is_set(rule: &Rule) -> bool {
+    rule.key().is_some() && matches!(rule.algorithm, Algorithm::SlidingLog { .. })
 }
 
 /// The pieces of the script, one line or block a rule. `a`, `b`, `c`, `d` with the number of the rule are its slots.
@@ -51,11 +61,18 @@ struct Parts {
     slots: Vec<String>,
     empty: Vec<&'static str>,
     plain: String,
+    /// Counts under seeds' keys, read before anything is written.
+    reads: String,
     advance: String,
     rooms: String,
     take: String,
     keep: String,
     rules: usize,
+    /// Seeds' keys, and whether members of a sorted set need a name.
+    keys: usize,
+    is_named: bool,
+    /// What figures need of a set after the decision.
+    after: String,
     figures: String,
 }
 
@@ -107,6 +124,81 @@ impl Parts {
         self.slots.extend(slots.iter().map(|slot| format!("{slot}{i}")));
         self.empty.extend(empty);
         Some(())
+    }
+
+    /// A counter or a set that is shared with older clients: `v` is what it counts.
+    fn add_keyed(&mut self, algorithm: &Algorithm, i: usize) -> Option<()> {
+        self.rules += 1;
+        self.keys += 1;
+        self.amounts.0 += "I6";
+        self.amounts.1 += &format!(", n{i}");
+        let limit = algorithm.capacity();
+        self.plain += &format!(" and n{i} <= {limit}");
+        let key = format!("KEYS[base + {}]", self.keys + 1);
+        let ttl = match algorithm {
+            Algorithm::SlidingLog { window, .. } => {
+                self.set(i, limit, *window, &key);
+                return Some(());
+            }
+            Algorithm::FixedWindow { window, .. } => window.to_string(),
+            Algorithm::Calendar { .. } => format!("(e{i} - now)"),
+            _ => return None,
+        };
+        self.periods.0 += "I8I8";
+        self.periods.1 += &format!(", s{i}, e{i}");
+        self.plain += &format!(" and s{i} <= now and now < e{i}");
+        self.slots.extend([format!("a{i}"), format!("b{i}")]);
+        self.empty.extend(["0", "0"]);
+        self.reads += &format!(
+            "local v{i} = redis.pcall('GET', {key})
+v{i} = v{i} == false and 0 or type(v{i}) == 'string' and tonumber(v{i})
+if not v{i} then plain, v{i} = false, 0 elseif v{i} < 0 then v{i} = 0 end\n"
+        );
+        self.rooms += &format!("if v{i} + n{i} > {limit} then r{i} = e{i} denied = true end\n");
+        self.take += &format!(
+            "if n{i} > 0 then
+  v{i} = redis.call('INCRBY', {key}, n{i})
+  if redis.call('PTTL', {key}) < 0 then redis.call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
+end\n"
+        );
+        self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, e{i}");
+        Some(())
+    }
+
+    fn set(&mut self, i: usize, limit: u64, window: u64, key: &str) {
+        self.is_named = true;
+        self.reads += &format!(
+            "local o{i} = string.format('%.6f', (now - {window}) / 1000000)
+local v{i} = redis.pcall('ZCOUNT', {key}, '(' .. o{i}, '+inf')
+if type(v{i}) ~= 'number' then plain, v{i} = false, 0 end\n"
+        );
+        self.rooms += &format!(
+            "if plain and v{i} + n{i} > {limit} then
+  local t = redis.call('ZRANGEBYSCORE', {key}, '(' .. o{i}, '+inf', 'WITHSCORES', 'LIMIT', v{i} + n{i} - {limit} - 1, 1)
+  r{i} = floor(tonumber(t[2]) * 1000000 + 0.5) + {window}
+  denied = true
+end\n"
+        );
+        self.take += &format!(
+            "if n{i} > 0 then
+  local score = string.format('%.6f', now / 1000000)
+  redis.call('ZREMRANGEBYSCORE', {key}, '-inf', o{i})
+  redis.call('ZADD', {key}, score, name)
+  for m = 2, n{i} do redis.call('ZADD', {key}, score, name .. '-' .. m) end
+  redis.call('PEXPIRE', {key}, {ttl} + slack)
+  v{i} = v{i} + n{i}
+end\n",
+            ttl = (window * 3).div_ceil(2_000),
+        );
+        self.after += &format!(
+            "local x{i} = now
+if not denied and n{i} > 0 then
+  x{i} = now + {window}
+elseif v{i} > 0 then
+  x{i} = floor(tonumber(redis.call('ZREVRANGE', {key}, 0, 0, 'WITHSCORES')[2]) * 1000000 + 0.5) + {window}
+end\n"
+        );
+        self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, x{i}");
     }
 
     /// A counter that ends at `end`.
@@ -162,16 +254,22 @@ end\n"
     }
 
     fn assemble(&self, shape: &str) -> String {
-        let Self { amounts, periods, plain, advance, rooms, take, keep, figures, .. } = self;
-        let (slots, empty) = (self.slots.join(", "), self.empty.join(", "));
+        let Self { amounts, periods, plain, reads, advance, rooms, take, keep, after, figures, .. } = self;
+        let slot = |slot: &String| format!(", {slot}");
+        let (slots, empty) =
+            (self.slots.iter().map(slot).collect::<String>(), self.empty.iter().map(|e| format!(", {e}")));
+        let empty: String = empty.collect();
         let zero_rooms: String = (0..self.rules).map(|i| format!("local r{i} = 0\n")).collect();
         let reply = format!(">I1I7I7{}", "i8I7I7I7I7I7".repeat(self.rules));
+        let (name_format, name) = if self.is_named { ("c12", ", name") } else { ("", "") };
+        let save = if keep.is_empty() { String::new() } else { self.save(&slots) };
         format!(
             "local floor, ceil, sub, spack, sunpack = math.floor, math.ceil, string.sub, struct.pack, struct.unpack
 local replies, time = {{}}, nil
-for j = 1, #KEYS do
-local key = KEYS[j]
-local now, slack{amount_names}{period_names} = sunpack('>I8I4{amount_format}{period_format}', ARGV[j])
+for j = 1, #ARGV do
+local base = (j - 1) * {stride}
+local key = KEYS[base + 1]
+local now, slack{amount_names}{period_names}{name} = sunpack('>I8I4{amount_format}{period_format}{name_format}', ARGV[j])
 if now == 0 then
   if not time then
     local t = redis.call('TIME')
@@ -180,10 +278,10 @@ if now == 0 then
   now = time
 end
 local raw = redis.pcall('GET', key)
-local shape, holds, over, {slots}, kept = {shape}, '', 0, {empty}, 0
+local shape, holds, over{slots}, kept = {shape}, '', 0{empty}, 0
 if raw then
   if type(raw) == 'string' then
-    shape, holds, over, {slots}, kept = cmsgpack.unpack(raw)
+    shape, holds, over{slots}, kept = cmsgpack.unpack(raw)
   else
     shape = nil
   end
@@ -191,31 +289,40 @@ end
 local reply = '\\7'
 if shape == {shape} and holds == '' and over == 0{plain} then
 local plain, denied = true, false
-{advance}{zero_rooms}{rooms}if plain then
+{reads}{advance}{zero_rooms}{rooms}if plain then
 if not denied then
-{take}local keep = 0
-{keep}if keep <= now then
-  if raw then redis.call('DEL', key) end
-elseif raw and keep <= kept then
-  redis.call('SET', key, cmsgpack.pack(shape, holds, over, {slots}, kept), 'KEEPTTL')
-else
-  local more = keep - now
-  if more > 3600000000 then more = 3600000000 end
-  kept = keep + more
-  redis.call('SET', key, cmsgpack.pack(shape, holds, over, {slots}, kept), 'PX', ceil((kept - now) / 1000) + slack)
-end
-end
-reply = spack('{reply}', denied and 0 or 1, now, 0{figures})
+{take}{save}end
+{after}reply = spack('{reply}', denied and 0 or 1, now, 0{figures})
 end
 end
 replies[j] = reply
 end
 return replies
 ",
+            stride = self.keys + 1,
             amount_format = amounts.0,
             amount_names = amounts.1,
             period_format = periods.0,
             period_names = periods.1,
+        )
+    }
+
+    /// Keeps the record for as long as it says anything, as `save` in take.lua does.
+    fn save(&self, slots: &str) -> String {
+        let keep = &self.keep;
+        format!(
+            "local keep = 0
+{keep}if keep <= now then
+  if raw then redis.call('DEL', key) end
+elseif raw and keep <= kept then
+  redis.call('SET', key, cmsgpack.pack(shape, holds, over{slots}, kept), 'KEEPTTL')
+else
+  local more = keep - now
+  if more > 3600000000 then more = 3600000000 end
+  kept = keep + more
+  redis.call('SET', key, cmsgpack.pack(shape, holds, over{slots}, kept), 'PX', ceil((kept - now) / 1000) + slack)
+end
+"
         )
     }
 }

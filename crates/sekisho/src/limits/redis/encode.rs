@@ -85,6 +85,12 @@ impl Body {
         self
     }
 
+    /// How seed 000 names a member: 12 hex digits.
+    pub(super) fn name(&mut self, random: &[u8; 6]) -> &mut Self {
+        self.0.extend_from_slice(data_encoding::HEXLOWER.encode(random).as_bytes());
+        self
+    }
+
     fn text(&mut self, text: &str) -> &mut Self {
         self.uint::<2>(text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
@@ -300,31 +306,43 @@ pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
     Job { keys, args, repeatable: !matches!(operation, Operation::Grant(_)) }
 }
 
-fn has_period(rule: &Rule) -> bool {
+pub(super) fn has_period(rule: &Rule) -> bool {
     rule.key().is_some() || matches!(rule.algorithm, Algorithm::Calendar { .. })
 }
 
 /// Appends the periods of a target's rules and its keys.
 fn target(now: u64, target: &Target, body: &mut Body, keys: &mut SmallVec<[Vec<u8>; 2]>) {
     let policy = &target.policy;
-    keys.push(record_key(policy.name(), &target.subject, target.endpoint.as_ref()).into_bytes());
+    target_keys(now, target, keys);
     for rule in policy.rules().iter().filter(|rule| has_period(rule)) {
         let (start, end) = bounds(rule, now);
         body.period(start, end);
     }
     for rule in policy.rules() {
         let Some(key) = rule.key() else { continue };
-        let (before, after) = key.around_label(policy.name(), rule.name(), &target.subject, target.endpoint.as_ref());
-        let label = label(rule, now);
         if !matches!(rule.algorithm, Algorithm::SlidingLog { .. }) {
-            body.text(&label).text(&before).text(&after);
+            let (before, after) =
+                key.around_label(policy.name(), rule.name(), &target.subject, target.endpoint.as_ref());
+            body.text(&label(rule, now)).text(&before).text(&after);
         }
-        keys.push(format!("{before}{label}{after}").into_bytes());
+    }
+}
+
+/// The record of a target, and the current key of each of its rules that has one.
+pub(super) fn target_keys(now: u64, target: &Target, keys: &mut SmallVec<[Vec<u8>; 2]>) {
+    let policy = &target.policy;
+    keys.push(record_key(policy.name(), &target.subject, target.endpoint.as_ref()).into_bytes());
+    for rule in policy.rules() {
+        let Some(key) = rule.key() else { continue };
+        let (mut name, after) = key.around_label(policy.name(), rule.name(), &target.subject, target.endpoint.as_ref());
+        name.push_str(&label(rule, now));
+        name.push_str(&after);
+        keys.push(name.into_bytes());
     }
 }
 
 /// The period that holds `now`.
-fn bounds(rule: &Rule, now: u64) -> (u64, u64) {
+pub(super) fn bounds(rule: &Rule, now: u64) -> (u64, u64) {
     match &rule.algorithm {
         Algorithm::Calendar { calendar, .. } => calendar.around(now),
         Algorithm::FixedWindow { window, .. } => (now - now % window, now - now % window + window),

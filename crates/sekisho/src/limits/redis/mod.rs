@@ -16,7 +16,6 @@ use super::store::{
 };
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Invalid};
-use crate::key::record_key;
 use crate::store::redis::{Job, Options, Redis, Script};
 use decode::Reply;
 use encode::{EndStage, Stage, When};
@@ -132,10 +131,8 @@ impl RedisStore {
 
     /// A check by the policy's own script. `None` where it has none, or where the general one must decide.
     async fn check_compiled(&self, demand: &Demand) -> Result<Option<Taken>, Error> {
-        let Target { policy, subject, endpoint } = &demand.target;
-        let Some(script) = policy.compiled_check() else { return Ok(None) };
-        let key = record_key(policy.name(), subject, endpoint.as_ref());
-        let job = compiled::job(self.when(), policy, key, &demand.amounts);
+        let Some(script) = demand.target.policy.compiled_check() else { return Ok(None) };
+        let job = compiled::job(self.when(), &demand.target, &demand.amounts);
         let value = self.redis.run(script, job).await.map_err(unavailable)?;
         match decode::reply(&value, &[demand.amounts.len()])? {
             Reply::Taken { allowed, at, rules, .. } => {
