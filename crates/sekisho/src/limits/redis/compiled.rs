@@ -157,8 +157,8 @@ if not v{i} then plain, v{i} = false, 0 elseif v{i} < 0 then v{i} = 0 end\n"
         self.rooms += &format!("if v{i} + n{i} > {limit} then r{i} = e{i} denied = true end\n");
         self.take += &format!(
             "if n{i} > 0 then
-  v{i} = redis.call('INCRBY', {key}, n{i})
-  if redis.call('PTTL', {key}) < 0 then redis.call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
+  v{i} = n{i} == 1 and redis.call('INCR', {key}) or redis.call('INCRBY', {key}, n{i})
+  if v{i} == n{i} or redis.call('PTTL', {key}) < 0 then redis.call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
 end\n"
         );
         self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, e{i}");
@@ -167,25 +167,26 @@ end\n"
 
     fn set(&mut self, i: usize, limit: u64, window: u64, key: &str) {
         self.is_named = true;
+        // Shedding what has left the window is a write, but one that is right whatever the decision. Scores are passed as
+        // numbers: a quotient of whole numbers is the very double that its decimals are read as.
         self.reads += &format!(
-            "local o{i} = string.format('%.6f', (now - {window}) / 1000000)
-local v{i} = redis.pcall('ZCOUNT', {key}, '(' .. o{i}, '+inf')
-if type(v{i}) ~= 'number' then plain, v{i} = false, 0 end\n"
+            "local o{i} = (now - {window}) / 1000000
+local v{i} = redis.pcall('ZREMRANGEBYSCORE', {key}, '-inf', o{i})
+if type(v{i}) == 'number' then v{i} = redis.call('ZCARD', {key}) else plain, v{i} = false, 0 end\n"
         );
         self.rooms += &format!(
             "if plain and v{i} + n{i} > {limit} then
-  local t = redis.call('ZRANGEBYSCORE', {key}, '(' .. o{i}, '+inf', 'WITHSCORES', 'LIMIT', v{i} + n{i} - {limit} - 1, 1)
-  r{i} = floor(tonumber(t[2]) * 1000000 + 0.5) + {window}
+  local nth = v{i} + n{i} - {limit} - 1
+  r{i} = floor(tonumber(redis.call('ZRANGE', {key}, nth, nth, 'WITHSCORES')[2]) * 1000000 + 0.5) + {window}
   denied = true
 end\n"
         );
         self.take += &format!(
             "if n{i} > 0 then
-  local score = string.format('%.6f', now / 1000000)
-  redis.call('ZREMRANGEBYSCORE', {key}, '-inf', o{i})
+  local score = now / 1000000
   redis.call('ZADD', {key}, score, name)
   for m = 2, n{i} do redis.call('ZADD', {key}, score, name .. '-' .. m) end
-  redis.call('PEXPIRE', {key}, {ttl} + slack)
+  redis.call('PEXPIRE', {key}, slack == 0 and '{ttl}' or {ttl} + slack)
   v{i} = v{i} + n{i}
 end\n",
             ttl = (window * 3).div_ceil(2_000),
