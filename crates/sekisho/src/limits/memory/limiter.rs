@@ -123,8 +123,9 @@ impl Limiter {
     fn check_lone(&self, rate: &Rate, print: Fingerprint, n: u64) -> Verdict {
         let price = n * rate.price;
         let inner = &*self.store.inner;
-        let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
+        // Before the lock, so that it is held the shorter: an instant that another thread has overtaken does no harm.
         let now = self.store.now();
+        let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
         let Some(word) = shard.table.find_mut(print) else {
             return self.insert_lone(&mut shard, print, now, price);
         };

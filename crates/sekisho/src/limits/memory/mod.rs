@@ -97,6 +97,7 @@ impl MemoryStore {
         self.inner.shards.iter().map(|shard| shard.0.lock().bytes()).sum()
     }
 
+    #[inline]
     fn now(&self) -> u64 {
         self.inner.clock.now().as_micros()
     }
@@ -122,6 +123,7 @@ impl MemoryStore {
         }
     }
 
+    #[inline]
     fn shard_of(&self, fingerprint: Fingerprint) -> usize {
         fingerprint.shard(self.inner.shards.len())
     }
