@@ -8,6 +8,7 @@ pub mod config;
 pub mod describe;
 mod fields;
 mod gateway;
+mod leftover;
 mod respond;
 mod server;
 mod start;

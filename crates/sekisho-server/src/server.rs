@@ -9,9 +9,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::http::header::{CONNECTION, EXPECT};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,12 +27,14 @@ use crate::config::Config;
 use crate::gateway::Peer;
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
-use crate::{api, gateway};
+use crate::{api, gateway, leftover};
 
 /// A client that sends its head slower than this is cut off, and so is an idle connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the head of a request to the head of its answer, the body in between.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an answer waits for the rest of a body that nobody wants.
+const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long requests in flight get when the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_HEADERS: usize = 100;
@@ -143,8 +147,8 @@ fn connect(stream: TcpStream, peer: Peer, router: Router, connections: &Graceful
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
-        let mut router = router.clone();
-        async move { Ok::<_, Infallible>(router.call(request.map(Body::new)).await.unwrap_or_else(|e| match e {})) }
+        let router = router.clone();
+        async move { Ok::<_, Infallible>(answer(router, request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -158,6 +162,21 @@ fn connect(stream: TcpStream, peer: Peer, router: Router, connections: &Graceful
             tracing::debug!(%error, "a connection ended early");
         }
     });
+}
+
+async fn answer(mut router: Router, request: hyper::Request<Incoming>) -> Response {
+    if request.body().is_end_stream() {
+        return router.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {});
+    }
+    let waits = request.headers().contains_key(EXPECT);
+    let (head, body) = request.into_parts();
+    let (body, leftover) = leftover::lend(body);
+    let request = Request::from_parts(head, Body::new(body));
+    let mut response = router.call(request).await.unwrap_or_else(|never| match never {});
+    if !tokio::time::timeout(LEFTOVER_TIMEOUT, leftover.read_away(waits)).await.unwrap_or(false) {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 async fn in_time(request: Request, next: Next) -> Response {

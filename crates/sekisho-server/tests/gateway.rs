@@ -10,7 +10,7 @@ use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_server::{Server, StartError};
 use serde_json::json;
-use support::TestServer;
+use support::{TestServer, raw_answer};
 
 #[test]
 fn five_a_minute_without_any_file() {
@@ -114,6 +114,24 @@ fn heads_are_bounded() {
     assert_eq!(status(head(String::new())), "200");
     assert_eq!(status(head((0..200).map(|i| format!("x-{i}: 1\r\n")).collect())), "431");
     assert_eq!(status(head(format!("x: {}\r\n", "1".repeat(1_000_000)))), "431");
+}
+
+#[test]
+fn a_body_that_nobody_read_costs_no_connection_unless_it_is_long() {
+    let server = TestServer::with(Config::built_in().unwrap());
+    let mut stream = TcpStream::connect(server.addresses.gateway).unwrap();
+    write!(stream, "POST /none HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n").unwrap();
+    // The server has one thread: once this is answered, the head above has been read, and its body's end has not.
+    assert_eq!(server.get("/v1/policies").status, 200);
+    write!(stream, "0\r\n\r\n").unwrap();
+    assert_eq!(raw_answer(&mut stream), ("404".into(), false));
+    write!(stream, "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert_eq!(raw_answer(&mut stream), ("200".into(), false));
+    write!(stream, "POST /none HTTP/1.1\r\nhost: x\r\ncontent-length: 70000\r\n\r\nx").unwrap();
+    assert_eq!(raw_answer(&mut stream), ("404".into(), true));
+    let mut stream = TcpStream::connect(server.addresses.gateway).unwrap();
+    write!(stream, "POST /none HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\nexpect: 100-continue\r\n\r\n").unwrap();
+    assert_eq!(raw_answer(&mut stream), ("404".into(), true));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::io::Read as _;
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,4 +147,18 @@ impl Drop for TestServer {
             let _ = thread.join();
         }
     }
+}
+
+/// One answer on a connection of one's own: its status, and whether it says that the connection closes.
+pub(crate) fn raw_answer(stream: &mut TcpStream) -> (String, bool) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).unwrap().to_lowercase();
+    let length = head.split("content-length: ").nth(1).unwrap().split('\r').next().unwrap();
+    stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
+    (head.split(' ').nth(1).unwrap().to_owned(), head.contains("connection: close"))
 }
