@@ -180,7 +180,7 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             flush(&server);
             figures[4].push(bench.pairs("wide", tasks).await);
         }
-        let [raw, seed, native, checks, pairs] = figures.map(median);
+        let [raw, seed, native, checks, pairs] = figures.map(|figures| median(&figures));
         let k = |rate: f64| format!("{:.1}k", rate / 1_000.0);
         row(
             &tasks.to_string(),

@@ -20,6 +20,7 @@ fn main() -> anyhow::Result<()> {
         }
         ["limits", "redis"] => limits_redis::run(),
         ["limits", "profile", what, tasks] => limits_redis::profile(what, tasks.parse()?),
+        ["limits", "count", who, subjects] => limits_memory::profile(who, subjects.parse()?),
         ["churn", who] => {
             limits_memory::churn(who);
             Ok(())

@@ -16,9 +16,9 @@ impl<'a> Contender<'a> {
     }
 }
 
-/// Nanoseconds per operation of each contender, the median of `rounds`, on `threads` pinned threads.
+/// Nanoseconds per operation of each contender in each round, on `threads` pinned threads.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
-pub(crate) fn rounds(contenders: &[Contender<'_>], threads: usize, operations: usize, rounds: usize) -> Vec<f64> {
+pub(crate) fn rounds(contenders: &[Contender<'_>], threads: usize, operations: usize, rounds: usize) -> Vec<Vec<f64>> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let mut times = vec![Vec::new(); contenders.len()];
     for round in 0..=rounds {
@@ -43,12 +43,18 @@ pub(crate) fn rounds(contenders: &[Contender<'_>], threads: usize, operations: u
             }
         }
     }
-    black_box(times.iter().map(|times| median(times.clone())).collect())
+    black_box(times)
 }
 
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// The median of the ratios of each round: what disturbs a round disturbs both sides of it.
+pub(crate) fn ratio(above: &[f64], below: &[f64]) -> f64 {
+    median(&above.iter().zip(below).map(|(above, below)| above / below).collect::<Vec<_>>())
 }
 
 pub(crate) fn row(what: &str, figures: &[(&str, String)]) {
