@@ -65,9 +65,35 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 pub trait Clock: fmt::Debug + Send + Sync {
     fn now(&self) -> Timestamp;
 
+    /// The cell that holds the time in microseconds, of a clock that has one: a store then reads it without asking.
+    fn cell(&self) -> Option<Arc<AtomicU64>> {
+        None
+    }
+
     /// True for a clock that tests set by hand: stores with a clock of their own (Redis) then take this one instead.
     fn is_virtual(&self) -> bool {
         false
+    }
+}
+
+/// A clock as a store reads it.
+#[derive(Debug)]
+pub(crate) enum Reader {
+    Cell(Arc<AtomicU64>),
+    Asked(Arc<dyn Clock>),
+}
+
+impl Reader {
+    pub(crate) fn of(clock: Arc<dyn Clock>) -> Self {
+        clock.cell().map_or_else(|| Self::Asked(clock.clone()), Self::Cell)
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            Self::Cell(now) => now.load(Ordering::Relaxed),
+            Self::Asked(clock) => clock.now().0,
+        }
     }
 }
 
@@ -113,6 +139,10 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.now.load(Ordering::Relaxed))
     }
+
+    fn cell(&self) -> Option<Arc<AtomicU64>> {
+        Some(self.now.clone())
+    }
 }
 
 /// Follows the wall forwards; when the wall went back, keeps the pace of the monotonic clock instead.
@@ -144,6 +174,10 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp(self.now.load(Ordering::Relaxed))
+    }
+
+    fn cell(&self) -> Option<Arc<AtomicU64>> {
+        Some(self.now.clone())
     }
 
     fn is_virtual(&self) -> bool {

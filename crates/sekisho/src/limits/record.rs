@@ -98,7 +98,7 @@ impl Record {
     }
 
     #[inline]
-    fn room(&self, algorithm: &Algorithm, i: usize, now: u64, n: u64) -> Room {
+    pub(crate) fn room(&self, algorithm: &Algorithm, i: usize, now: u64, n: u64) -> Room {
         let holds = OfRule(&self.holds, i);
         let own = || algorithm.room(&self.states[i], algorithm.terms(), now, n, &holds);
         let Some((limit, until)) = self.overridden(i) else { return own() };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shard::{Ended, Shard, Word, lone_bucket};
-use super::{Amounts, Ending, MemoryStore, Room, Tag, fits};
+use super::{Amounts, Ending, MemoryStore, Room, Tag};
 use crate::clock::micros;
 use crate::error::{Error, Invalid};
 use crate::key::Subject;
@@ -12,15 +12,16 @@ use crate::limits::algorithms::bucket::Rate;
 use crate::limits::policy::{Cost, Mode, Policy};
 use crate::limits::record::Record;
 use crate::limits::rule::{Algorithm, REQUESTS};
-use crate::store::memory::fingerprint::Fingerprint;
+use crate::store::memory::fingerprint::{Fingerprint, Space};
 
 /// A policy bound to a store.
 #[derive(Debug, Clone)]
 pub struct Limiter {
     store: MemoryStore,
     policy: Arc<Policy>,
-    number: u32,
-    lone: Option<Rate>,
+    space: Space,
+    /// Of a policy whose subjects fit into a word, with the price of one request.
+    lone: Option<(Rate, u64)>,
     one_request: Amounts,
     /// Only a rule with jitter looks at random bits, and drawing them costs as much as a decision.
     jitters: bool,
@@ -35,6 +36,19 @@ pub enum Verdict {
     Deny { retry_after: Duration },
 }
 
+/// What all rules say together, in microseconds from now.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    wait: u64,
+    denied: Option<u64>,
+}
+
+impl Tally {
+    const fn fits(self) -> bool {
+        self.denied.is_none()
+    }
+}
+
 const ADMIT: Verdict = Verdict::Admit { wait: Duration::ZERO };
 /// How soon to come again when memory is full of open reservations.
 const FULL: Verdict = Verdict::Deny { retry_after: Duration::from_secs(1) };
@@ -47,13 +61,14 @@ impl Verdict {
 
 impl Limiter {
     pub(super) fn new(store: MemoryStore, policy: Arc<Policy>) -> Self {
-        let number = store.number(&policy);
-        let lone = lone_bucket(&policy).filter(|_| policy.mode() == Mode::Enforce).copied();
-        let one_request = policy.rules().iter().map(|rule| u64::from(rule.unit() == REQUESTS)).collect();
+        let space = store.inner.fingerprinter.space(store.number(&policy));
+        let one_request: Amounts = policy.rules().iter().map(|rule| u64::from(rule.unit() == REQUESTS)).collect();
+        let lone = lone_bucket(&policy).filter(|_| policy.mode() == Mode::Enforce);
+        let lone = lone.map(|rate| (*rate, one_request[0] * rate.price));
         let draws =
             |rule: &crate::limits::Rule| matches!(rule.algorithm, Algorithm::Interval { min, max, .. } if min < max);
         let jitters = policy.rules().iter().any(draws);
-        Self { store, policy, number, lone, one_request, jitters }
+        Self { store, policy, space, lone, one_request, jitters }
     }
 
     /// Counts one request of `subject`, or denies it.
@@ -61,7 +76,7 @@ impl Limiter {
     pub fn check(&self, subject: &Subject) -> Verdict {
         let print = self.fingerprint(subject);
         match &self.lone {
-            Some(rate) => self.check_lone(rate, print, self.one_request[0]),
+            Some((rate, price)) => self.check_lone(rate, print, *price, &self.one_request),
             None => self.check_record(print, &self.one_request),
         }
     }
@@ -71,7 +86,7 @@ impl Limiter {
         let amounts = self.amounts(cost)?;
         let print = self.fingerprint(subject);
         Ok(match &self.lone {
-            Some(rate) => self.check_lone(rate, print, amounts[0]),
+            Some((rate, _)) => self.check_lone(rate, print, amounts[0] * rate.price, &amounts),
             None => self.check_record(print, &amounts),
         })
     }
@@ -82,13 +97,12 @@ impl Limiter {
         let print = self.fingerprint(subject);
         let tag = Tag::random();
         let verdict = self.with_record(print, |policy, record, now| {
-            let rooms = record.rooms(policy, now, &amounts);
-            let verdict = self.verdict(&rooms, now);
-            if fits(&rooms) {
+            let rooms = self.tally(policy, record, now, &amounts);
+            if rooms.fits() {
                 let expires = now.saturating_add(micros(policy.lease()));
                 record.hold(policy, now, &amounts, self.entropy(), tag, expires);
             }
-            verdict
+            (self.verdict(rooms), rooms.fits())
         });
         Ok(match verdict {
             Verdict::Admit { .. } => Ok(Hold { limiter: self, print, tag, on_drop: Ending::Released, is_open: true }),
@@ -98,7 +112,7 @@ impl Limiter {
 
     #[inline]
     fn fingerprint(&self, subject: &Subject) -> Fingerprint {
-        self.store.inner.fingerprinter.of(self.number, subject.as_str().as_bytes())
+        self.store.inner.fingerprinter.of(self.space, subject.as_str().as_bytes())
     }
 
     fn amounts(&self, cost: &Cost) -> Result<Amounts, Error> {
@@ -120,8 +134,7 @@ impl Limiter {
 
     /// The bucket of one word: a look-up, a comparison and an addition under the shard's lock.
     #[inline]
-    fn check_lone(&self, rate: &Rate, print: Fingerprint, n: u64) -> Verdict {
-        let price = n * rate.price;
+    fn check_lone(&self, rate: &Rate, print: Fingerprint, price: u64, amounts: &[u64]) -> Verdict {
         let inner = &*self.store.inner;
         // Before the lock, so that it is held the shorter: an instant that another thread has overtaken does no harm.
         let now = self.store.now();
@@ -131,13 +144,14 @@ impl Limiter {
         };
         let Some(empty_at) = word.as_empty_at() else {
             drop(shard);
-            return self.check_record(print, &[n]);
+            return self.check_record(print, amounts);
         };
         let after = empty_at.max(now) + price;
         if after - now <= rate.full {
             *word = Word::empty_at(after);
             return ADMIT;
         }
+        drop(shard);
         Verdict::Deny { retry_after: Duration::from_micros(after - rate.full - now) }
     }
 
@@ -151,16 +165,34 @@ impl Limiter {
 
     fn check_record(&self, print: Fingerprint, amounts: &[u64]) -> Verdict {
         self.with_record(print, |policy, record, now| {
-            let rooms = record.rooms(policy, now, amounts);
-            if fits(&rooms) {
+            let rooms = self.tally(policy, record, now, amounts);
+            if rooms.fits() {
                 record.take(policy, now, amounts, self.entropy());
             }
-            self.verdict(&rooms, now)
+            (self.verdict(rooms), rooms.fits())
         })
     }
 
+    #[inline]
+    fn tally(&self, policy: &Policy, record: &Record, now: u64, amounts: &[u64]) -> Tally {
+        let mut tally = Tally::default();
+        for (i, (rule, n)) in policy.rules().iter().zip(amounts).enumerate() {
+            match record.room(&rule.algorithm, i, now, *n) {
+                Room::Now => {}
+                Room::After(turn) => tally.wait = tally.wait.max(turn.saturating_sub(now)),
+                Room::At(until) => tally.denied = tally.denied.max(Some(until.saturating_sub(now))),
+                Room::Never => tally.denied = Some(u64::MAX),
+            }
+        }
+        tally
+    }
+
     /// Brings a record to now and changes it, in its place if it has one.
-    fn with_record(&self, print: Fingerprint, change: impl FnOnce(&Policy, &mut Record, u64) -> Verdict) -> Verdict {
+    fn with_record(
+        &self,
+        print: Fingerprint,
+        change: impl FnOnce(&Policy, &mut Record, u64) -> (Verdict, bool),
+    ) -> Verdict {
         let inner = &*self.store.inner;
         let policy = &*self.policy;
         let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
@@ -169,27 +201,19 @@ impl Limiter {
             Ok(verdict) => verdict,
             Err(change) => {
                 let mut record = shard.load(print, policy, now);
-                let verdict = change(policy, &mut record, now);
+                let (verdict, _) = change(policy, &mut record, now);
                 if shard.store(print, policy, record, now, inner.bound).is_err() { FULL } else { verdict }
             }
         }
     }
 
-    fn verdict(&self, rooms: &[Room], now: u64) -> Verdict {
-        let (mut wait, mut denied) = (0, None);
-        for room in rooms {
-            match *room {
-                Room::Now => {}
-                Room::After(turn) => wait = wait.max(turn.saturating_sub(now)),
-                Room::At(until) => denied = denied.max(Some(until.saturating_sub(now))),
-                Room::Never => denied = Some(u64::MAX),
-            }
-        }
-        match denied {
+    #[inline]
+    fn verdict(&self, rooms: Tally) -> Verdict {
+        match rooms.denied {
             Some(micros) if self.policy.mode() == Mode::Enforce => {
                 Verdict::Deny { retry_after: Duration::from_micros(micros) }
             }
-            _ => Verdict::Admit { wait: Duration::from_micros(wait) },
+            _ => Verdict::Admit { wait: Duration::from_micros(rooms.wait) },
         }
     }
 
@@ -202,12 +226,12 @@ impl Limiter {
             Ending::Released => 0,
             _ => actual.and_then(|cost| cost.named(policy.rules()[rule].unit())).unwrap_or(reserved),
         };
-        let change = |policy: &Policy, record: &mut Record, now: u64| record.end(policy, now, tag, amount);
+        let change = |policy: &Policy, record: &mut Record, now: u64| (record.end(policy, now, tag, amount), true);
         let done = match shard.change_in_place(print, policy, now, inner.bound, change) {
             Ok(done) => done,
             Err(change) => {
                 let mut record = shard.load(print, policy, now);
-                let done = change(policy, &mut record, now);
+                let (done, _) = change(policy, &mut record, now);
                 // It was there already, so it needs no room.
                 drop(shard.store(print, policy, record, now, inner.bound));
                 done

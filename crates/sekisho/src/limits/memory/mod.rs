@@ -16,9 +16,8 @@ use super::store::{
     Demand, End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target,
 };
 use super::{algorithms::Room, decision::Ending};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::{Error, Invalid};
-use crate::key::{Endpoint, Subject};
 use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter};
 use crate::store::memory::sync::{Mutex, MutexGuard};
 pub use limiter::{Hold, Limiter, Verdict};
@@ -50,14 +49,14 @@ struct Inner {
     shards: Box<[Padded]>,
     fingerprinter: Fingerprinter,
     bound: Bound,
-    clock: Arc<dyn Clock>,
+    clock: Reader,
     /// Policies by name, numbered as they come: the number goes into fingerprints.
     numbers: RwLock<HashMap<String, u32>>,
 }
 
 /// On cache lines of its own, so that two threads in two shards do not disturb each other.
 #[derive(Debug)]
-#[repr(align(128))]
+#[repr(C, align(128))]
 struct Padded(Mutex<Shard>);
 
 /// The locked shards of one call, in the order in which they were locked.
@@ -65,14 +64,17 @@ type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
 
 impl MemoryStore {
     pub fn new(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
-        // A shard of a few hundred subjects is small enough to walk and large enough to fill evenly.
-        let shards = (capacity.subjects / 512).next_power_of_two().clamp(1, 1024);
+        // Enough that threads seldom meet and that walking one is short, but not more: every shard has a table of its own,
+        // and many small tables crowd the caches.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let most = (64 * cores).max(capacity.subjects / 32_768);
+        let shards = (capacity.subjects / 512).clamp(1, most).next_power_of_two();
         let bound = Bound { subjects: capacity.subjects.div_ceil(shards).max(1), bytes: capacity.bytes / shards };
         let inner = Inner {
             shards: (0..shards).map(|_| Padded(Mutex::new(Shard::default()))).collect(),
-            fingerprinter: Fingerprinter::new(Subject::MAX_BYTES + 1 + Endpoint::MAX_BYTES),
+            fingerprinter: Fingerprinter::new(),
             bound,
-            clock,
+            clock: Reader::of(clock),
             numbers: RwLock::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -99,7 +101,7 @@ impl MemoryStore {
 
     #[inline]
     fn now(&self) -> u64 {
-        self.inner.clock.now().as_micros()
+        self.inner.clock.now()
     }
 
     fn number(&self, policy: &Policy) -> u32 {
@@ -112,13 +114,13 @@ impl MemoryStore {
     }
 
     fn fingerprint(&self, target: &Target) -> Fingerprint {
-        let number = self.number(&target.policy);
+        let space = self.inner.fingerprinter.space(self.number(&target.policy));
         match &target.endpoint {
-            None => self.inner.fingerprinter.of(number, target.subject.as_str().as_bytes()),
+            None => self.inner.fingerprinter.of(space, target.subject.as_str().as_bytes()),
             // No subject holds a NUL, so the two parts cannot run into each other.
             Some(endpoint) => {
                 let joined = format!("{}\0{}", target.subject, endpoint.as_str());
-                self.inner.fingerprinter.of(number, joined.as_bytes())
+                self.inner.fingerprinter.of(space, joined.as_bytes())
             }
         }
     }
@@ -358,6 +360,7 @@ impl LimitStore for MemoryStore {
 mod tests {
     use super::*;
     use crate::clock::ManualClock;
+    use crate::key::Subject;
     use crate::limits::Rule;
     use std::time::Duration;
 

@@ -19,12 +19,13 @@ use crate::error::Error;
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::table::{Full, Shed, Table};
 
+/// The table comes first, so that it shares a cache line with the lock before it.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Shard {
     pub(super) table: Table<Word>,
     pub(super) records: Records,
-    /// Behind a pointer, so that lock and table share one cache line.
-    ended: Box<EndedReservations>,
+    ended: EndedReservations,
 }
 
 /// What one shard may hold.
@@ -149,8 +150,10 @@ impl Shard {
         self.table.bytes() + self.records.bytes() + self.ended.bytes()
     }
 
-    /// Changes a record where it lies, if it has a place and keeps it; otherwise hands `change` back.
-    pub(super) fn change_in_place<T, F: FnOnce(&Policy, &mut Record, u64) -> T>(
+    /// Changes a record where it lies, if it has a place and keeps it; otherwise hands `change` back. It says whether it
+    /// counted anything: a denial leaves the rest as it was.
+    #[inline]
+    pub(super) fn change_in_place<T, F: FnOnce(&Policy, &mut Record, u64) -> (T, bool)>(
         &mut self,
         print: Fingerprint,
         policy: &Policy,
@@ -169,7 +172,10 @@ impl Shard {
             return Err(change);
         };
         kept.record.advance(policy, now, |_, _| {});
-        let answer = change(policy, &mut kept.record, now);
+        let (answer, has_counted) = change(policy, &mut kept.record, now);
+        if !has_counted {
+            return Ok(answer);
+        }
         kept.idle_at = kept.record.idle_at(policy);
         // Only a bound on bytes looks at them.
         if bound.bytes != usize::MAX {

@@ -6,17 +6,23 @@
 //! coefficients, whatever the inputs are, and two lanes are drawn independently. The fingerprints never leave the process,
 //! so callers learn nothing about the coefficients.
 
+use crate::key::{Endpoint, Subject};
+
 /// 2^61 − 1, a prime that reduces by shifts.
 const PRIME: u64 = (1 << 61) - 1;
 /// Bytes per coefficient: what is safely below the prime.
 const CHUNK: usize = 7;
 const CHUNK_MASK: u64 = (1 << (8 * CHUNK)) - 1;
+/// A subject, a separator and an endpoint.
+const LONGEST: usize = Subject::MAX_BYTES + 1 + Endpoint::MAX_BYTES;
+const CHUNKS: usize = LONGEST / CHUNK + 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint([u64; 2]);
 
 impl Fingerprint {
-    /// For the table inside a shard. The low bits choose a bucket, the high ones its tag: both must vary.
+    /// For the table inside a shard. The low bits choose a bucket, the high ones its tag: both must vary, and above the 61st
+    /// bit a fingerprint hardly does.
     pub(crate) const fn table_hash(self) -> u64 {
         self.0[0] << 3 | self.0[1] & 7
     }
@@ -27,29 +33,34 @@ impl Fingerprint {
     }
 }
 
-/// The secret coefficients.
+/// The secret coefficients. They lie here and not behind a pointer, because every decision begins with them.
 pub(crate) struct Fingerprinter {
-    lanes: Box<[[u64; 2]]>,
+    spaces: [u64; 2],
+    chunks: [[u64; 2]; CHUNKS],
 }
 
+/// The space of one policy: the same subject has another fingerprint in another one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Space([u64; 2]);
+
 impl Fingerprinter {
-    pub(crate) fn new(longest: usize) -> Self {
-        let coefficient = || rand::random_range(0..PRIME);
-        let lanes = (0..2 + longest.div_ceil(CHUNK)).map(|_| [coefficient(), coefficient()]).collect();
-        Self { lanes }
+    pub(crate) fn new() -> Self {
+        let pair = || [rand::random_range(0..PRIME), rand::random_range(0..PRIME)];
+        Self { spaces: pair(), chunks: std::array::from_fn(|_| pair()) }
     }
 
-    /// Of `bytes` in the space of `owner`. Longer input than was announced is cut, so callers check lengths first.
+    pub(crate) fn space(&self, number: u32) -> Space {
+        Space(self.spaces.map(|coefficient| fold(u128::from(coefficient) * u128::from(number))))
+    }
+
+    /// Longer input than [`LONGEST`] is cut, so callers check lengths first.
     #[inline]
-    pub(crate) fn of(&self, owner: u32, bytes: &[u8]) -> Fingerprint {
-        let (own, length) = (self.lanes[0], self.lanes[1]);
-        let start =
-            |lane: usize| u128::from(own[lane]) * u128::from(owner) + u128::from(length[lane]) * bytes.len() as u128;
-        let mut sums = [start(0), start(1)];
-        let mut coefficients = self.lanes[2..].iter();
+    pub(crate) fn of(&self, space: Space, bytes: &[u8]) -> Fingerprint {
+        let mut sums = space.0.map(u128::from);
+        let mut coefficients = self.chunks.iter();
         let mut add = |chunk: u64| {
             if let Some(coefficient) = coefficients.next() {
-                // 61 + 56 bits, at most 110 of them: the sum stays far below 128 bits and is reduced once at the end.
+                // 61 + 57 bits, at most 110 of them: the sum stays below 125 bits and is folded once at the end.
                 sums[0] += u128::from(coefficient[0]) * u128::from(chunk);
                 sums[1] += u128::from(coefficient[1]) * u128::from(chunk);
             }
@@ -59,12 +70,14 @@ impl Fingerprinter {
             add(u64::from_le_bytes(*word) & CHUNK_MASK);
             rest = &rest[CHUNK..];
         }
-        add(match bytes.last_chunk::<8>() {
-            // At most seven bytes are left, the last of the eight: one load and a shift instead of a loop.
-            Some(word) => u64::from_le_bytes(*word).checked_shr(64 - 8 * rest.len() as u32).unwrap_or(0),
+        let last = match bytes.last_chunk::<8>() {
+            // One to seven bytes are left, the last of these eight: one load and a shift instead of a loop.
+            Some(word) => u64::from_le_bytes(*word) >> ((64 - 8 * rest.len()) & 63),
             None => padded(rest),
-        });
-        Fingerprint([reduce(sums[0]), reduce(sums[1])])
+        };
+        // The end is marked, so that no input is another one with zeros behind it.
+        add(last | 1 << (8 * rest.len()));
+        Fingerprint([fold(sums[0]), fold(sums[1])])
     }
 }
 
@@ -79,13 +92,11 @@ fn padded(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
+/// A number with the same residue by the prime. Not the least one, and no need of it: the same input has the same sum,
+/// and two sums of different residues stay different.
 #[inline]
-const fn reduce(sum: u128) -> u64 {
-    let prime = PRIME as u128;
-    let folded = (sum & prime) + (sum >> 61);
-    let folded = (folded & prime) + (folded >> 61);
-    let folded = folded as u64;
-    if folded >= PRIME { folded - PRIME } else { folded }
+const fn fold(sum: u128) -> u64 {
+    (sum as u64 & PRIME) + (sum >> 61) as u64
 }
 
 #[cfg(test)]
@@ -95,35 +106,36 @@ mod tests {
 
     #[test]
     fn every_byte_and_the_length_and_the_owner_matter() {
-        let hash = Fingerprinter::new(64);
+        let hash = Fingerprinter::new();
+        let (zero, one) = (hash.space(0), hash.space(1));
         let mut seen = HashSet::new();
-        for length in 0..40 {
-            assert!(seen.insert(hash.of(0, &vec![0; length])), "length {length}");
+        for length in (0..40).chain([LONGEST - 1, LONGEST]) {
+            assert!(seen.insert(hash.of(zero, &vec![0; length])), "length {length}");
             for place in 0..length {
                 let mut bytes = vec![0; length];
                 bytes[place] = 1;
-                assert!(seen.insert(hash.of(0, &bytes)), "length {length}, byte {place}");
+                assert!(seen.insert(hash.of(zero, &bytes)), "length {length}, byte {place}");
             }
         }
-        assert_ne!(hash.of(0, b"x"), hash.of(1, b"x"));
-        assert_eq!(hash.of(1, b"x"), hash.of(1, b"x"));
+        assert_ne!(hash.of(zero, b"x"), hash.of(one, b"x"));
+        assert_eq!(hash.of(one, b"x"), hash.of(one, b"x"));
     }
 
     #[test]
-    fn reduction_agrees_with_division() {
-        for sum in
-            [0, 1, u128::from(PRIME), u128::from(PRIME) + 5, u128::from(PRIME) * u128::from(PRIME), u128::MAX >> 3]
-        {
-            assert_eq!(u128::from(reduce(sum)), sum % u128::from(PRIME), "{sum}");
+    fn folding_keeps_the_residue() {
+        let prime = u128::from(PRIME);
+        let longest = prime + CHUNKS as u128 * (prime - 1) * ((1 << 57) - 1);
+        for sum in [0, 1, prime, prime + 5, prime * (1 << 57), longest - 1, longest] {
+            assert_eq!(u128::from(fold(sum)) % prime, sum % prime, "{sum}");
         }
     }
 
     #[test]
     fn shards_and_buckets_fill_evenly() {
-        let hash = Fingerprinter::new(64);
+        let hash = Fingerprinter::new();
         let mut counts = [0_u32; 16];
         for i in 0..16_000_u32 {
-            counts[hash.of(0, format!("user-{i}").as_bytes()).shard(16)] += 1;
+            counts[hash.of(hash.space(0), format!("user-{i}").as_bytes()).shard(16)] += 1;
         }
         assert!(counts.iter().all(|n| (800..1_200).contains(n)), "{counts:?}");
     }
