@@ -1,9 +1,12 @@
-//! Limits on Redis against a raw loop of the seed's own script, and limitador.
+//! Limits on Redis against a raw loop of the seed's own script, limitador, and Python's `limits`.
+
+mod peers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use redis::aio::MultiplexedConnection;
 use sekisho::key::{KeyTemplate, Subject};
 use sekisho::limits::{Charge, Cost, Limits, Period, Policy, RedisStore, ReserveOptions, Reserved, Rule, TimeZone};
@@ -70,6 +73,7 @@ fn policy(name: &str, seed_keys: bool) -> Policy {
 }
 
 struct Bench {
+    url: String,
     limits: Arc<Limits>,
     subjects: Arc<Vec<Subject>>,
     sequence: Arc<Vec<u32>>,
@@ -141,6 +145,7 @@ pub(crate) async fn profile(what: &str, tasks: usize) -> anyhow::Result<()> {
             "seed" => bench.check("seed", tasks).await,
             "native" => bench.check("native", tasks).await,
             "wide" => bench.check("wide", tasks).await,
+            "limitador" => bench.limitador(tasks).await.context("built without the feature limitador-redis")?,
             _ => bench.pairs("wide", tasks).await,
         };
         let done = rate * LASTS.as_secs_f64();
@@ -166,8 +171,9 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     println!(
         "| tasks | raw EVALSHA loop of the seed's script | on the seed's keys | of raw | native record | of raw | reserve + settle | of half the checks |\n|---|---|---|---|---|---|---|---|"
     );
+    let mut peers = Vec::new();
     for tasks in [1, 8, 64, 256] {
-        let mut figures = [const { Vec::new() }; 5];
+        let mut figures = [const { Vec::new() }; 8];
         for _ in 0..ROUNDS {
             flush(&server);
             figures[0].push(bench.raw(tasks).await);
@@ -179,9 +185,16 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             figures[3].push(bench.check("wide", tasks).await);
             flush(&server);
             figures[4].push(bench.pairs("wide", tasks).await);
+            flush(&server);
+            figures[5].extend(bench.limitador(tasks).await);
+            flush(&server);
+            figures[6].extend(bench.python("asyncio", tasks));
+            flush(&server);
+            figures[7].extend(bench.python("threads", tasks));
         }
-        let [raw, seed, native, checks, pairs] = figures.map(median);
-        let k = |rate: f64| format!("{:.1}k", rate / 1_000.0);
+        let [ours @ .., limitador, asyncio, threads] = figures;
+        let [raw, seed, native, checks, pairs] = ours.map(median);
+        peers.push((tasks, beside_peers([seed, native], [limitador, asyncio, threads].map(median_of_any))));
         row(
             &tasks.to_string(),
             &[
@@ -195,8 +208,31 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             ],
         );
     }
+    // A table of its own, from the same rounds: one with all columns would be too wide to read.
+    println!(
+        "\n| tasks | limitador, one counter | the seed's keys / limitador | native record / limitador | Python limits, asyncio | Python limits, threads |\n|---|---|---|---|---|---|"
+    );
+    for (tasks, figures) in peers {
+        row(&tasks.to_string(), &figures.map(|figure| ("", figure)));
+    }
     memory_of_a_subject(&server, &bench).await;
     Ok(())
+}
+
+fn k(rate: f64) -> String {
+    format!("{:.1}k", rate / 1_000.0)
+}
+
+/// A peer that was not built or installed has no figures.
+fn median_of_any(figures: Vec<f64>) -> Option<f64> {
+    (!figures.is_empty()).then(|| median(figures))
+}
+
+fn beside_peers(ours: [f64; 2], [limitador, asyncio, threads]: [Option<f64>; 3]) -> [String; 5] {
+    let none = || "–".to_owned();
+    let [seed, native] = ours.map(|ours| limitador.map_or_else(none, |limitador| format!("×{:.2}", ours / limitador)));
+    let [limitador, asyncio, threads] = [limitador, asyncio, threads].map(|rate| rate.map_or_else(none, k));
+    [limitador, seed, native, asyncio, threads]
 }
 
 async fn prepare(server: &RedisServer) -> anyhow::Result<Bench> {
@@ -213,6 +249,7 @@ async fn prepare(server: &RedisServer) -> anyhow::Result<Bench> {
     let mut raw = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
     let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(SEED).query_async(&mut raw).await?;
     Ok(Bench {
+        url: server.url(),
         limits: Arc::new(limits),
         subjects: Arc::new(names(SUBJECTS).iter().map(|name| Subject::new(name).unwrap()).collect()),
         sequence: Arc::new(sequence(SUBJECTS, 1 << 20, false, 5)),
