@@ -162,16 +162,25 @@ fn one_rule(what: &str, load: &Load, threads: usize) {
 
 fn limitador() -> limitador::RateLimiter {
     let limiter = limitador::RateLimiter::new(2_000_000);
-    let variables: Vec<limitador::limit::Expression> = vec!["descriptors[0].user".try_into().unwrap()];
-    limiter.add_limit(limitador::limit::Limit::new("bench", 1_000_000, 1, vec![], variables));
+    limiter.add_limit(limitador_limit(1_000_000, 1));
     limiter
 }
 
-fn limitador_check(limiter: &limitador::RateLimiter, name: &str) -> bool {
+/// So many in so many seconds for every user, in the namespace `bench`.
+pub(crate) fn limitador_limit(max: u64, seconds: u64) -> limitador::limit::Limit {
+    let variables: Vec<limitador::limit::Expression> = vec!["descriptors[0].user".try_into().unwrap()];
+    limitador::limit::Limit::new("bench", max, seconds, vec![], variables)
+}
+
+pub(crate) fn limitador_context(name: &str) -> limitador::limit::Context<'static> {
     let mut context = limitador::limit::Context::default();
     let values = HashMap::from([("user".to_owned(), name.to_owned())]);
     context.list_binding("descriptors".to_owned(), vec![values]);
-    limiter.check_rate_limited_and_update(&"bench".into(), &context, 1).is_ok_and(|r| r.limited)
+    context
+}
+
+fn limitador_check(limiter: &limitador::RateLimiter, name: &str) -> bool {
+    limiter.check_rate_limited_and_update(&"bench".into(), &limitador_context(name), 1).is_ok_and(|r| r.limited)
 }
 
 fn two_rules() {

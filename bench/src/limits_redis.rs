@@ -1,16 +1,19 @@
-//! Limits on Redis against a raw loop of the seed's own script, and limitador.
+//! Limits on Redis against a raw loop of the seed's own script, limitador, and Python's `limits`.
+
+mod peers;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use redis::aio::MultiplexedConnection;
 use sekisho::key::{KeyTemplate, Subject};
 use sekisho::limits::{Charge, Cost, Limits, Period, Policy, RedisStore, ReserveOptions, Reserved, Rule, TimeZone};
 use sekisho_testkit::RedisServer;
 
 use crate::keys::{names, sequence};
-use crate::measure::{median, row};
+use crate::measure::{median, ratio, row};
 
 const SUBJECTS: usize = 20_000;
 const ROUNDS: usize = 5;
@@ -70,6 +73,7 @@ fn policy(name: &str, seed_keys: bool) -> Policy {
 }
 
 struct Bench {
+    url: String,
     limits: Arc<Limits>,
     subjects: Arc<Vec<Subject>>,
     sequence: Arc<Vec<u32>>,
@@ -141,6 +145,7 @@ pub(crate) async fn profile(what: &str, tasks: usize) -> anyhow::Result<()> {
             "seed" => bench.check("seed", tasks).await,
             "native" => bench.check("native", tasks).await,
             "wide" => bench.check("wide", tasks).await,
+            "limitador" => bench.limitador(tasks).await.context("built without the feature limitador-redis")?,
             _ => bench.pairs("wide", tasks).await,
         };
         let done = rate * LASTS.as_secs_f64();
@@ -166,8 +171,9 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     println!(
         "| tasks | raw EVALSHA loop of the seed's script | on the seed's keys | of raw | native record | of raw | reserve + settle | of half the checks |\n|---|---|---|---|---|---|---|---|"
     );
+    let mut peers = Vec::new();
     for tasks in [1, 8, 64, 256] {
-        let mut figures = [const { Vec::new() }; 5];
+        let mut figures = [const { Vec::new() }; 8];
         for _ in 0..ROUNDS {
             flush(&server);
             figures[0].push(bench.raw(tasks).await);
@@ -179,24 +185,53 @@ pub(crate) async fn run() -> anyhow::Result<()> {
             figures[3].push(bench.check("wide", tasks).await);
             flush(&server);
             figures[4].push(bench.pairs("wide", tasks).await);
+            flush(&server);
+            figures[5].extend(bench.limitador(tasks).await);
+            flush(&server);
+            figures[6].extend(bench.python("asyncio", tasks));
+            flush(&server);
+            figures[7].extend(bench.python("threads", tasks));
         }
-        let [raw, seed, native, checks, pairs] = figures.map(|figures| median(&figures));
-        let k = |rate: f64| format!("{:.1}k", rate / 1_000.0);
+        let [raw, seed, native, checks, pairs, limitador, asyncio, threads] = &figures;
         row(
             &tasks.to_string(),
             &[
                 ("", k(raw)),
                 ("", k(seed)),
-                ("×", format!("{:.2}", seed / raw)),
+                ("×", times(seed, raw, 1.0)),
                 ("", k(native)),
-                ("×", format!("{:.2}", native / raw)),
+                ("×", times(native, raw, 1.0)),
                 ("", k(pairs)),
-                ("×", format!("{:.2}", pairs / (checks / 2.0))),
+                ("×", times(pairs, checks, 2.0)),
             ],
         );
+        let beside = [
+            ("", k(limitador)),
+            ("×", times(seed, limitador, 1.0)),
+            ("×", times(native, limitador, 1.0)),
+            ("", k(asyncio)),
+            ("", k(threads)),
+        ];
+        peers.push((tasks, beside));
+    }
+    // A table of its own, from the same rounds: one with all columns would be too wide to read.
+    println!(
+        "\n| tasks | limitador, one counter | the seed's keys / limitador | native record / limitador | Python limits, asyncio | Python limits, threads |\n|---|---|---|---|---|---|"
+    );
+    for (tasks, figures) in peers {
+        row(&tasks.to_string(), &figures);
     }
     memory_of_a_subject(&server, &bench).await;
     Ok(())
+}
+
+/// A peer that was not built or installed has no figures.
+fn k(rates: &[f64]) -> String {
+    if rates.is_empty() { "–".to_owned() } else { format!("{:.1}k", median(rates) / 1_000.0) }
+}
+
+fn times(ours: &[f64], theirs: &[f64], factor: f64) -> String {
+    if theirs.is_empty() { "–".to_owned() } else { format!("{:.2}", factor * ratio(ours, theirs)) }
 }
 
 async fn prepare(server: &RedisServer) -> anyhow::Result<Bench> {
@@ -213,6 +248,7 @@ async fn prepare(server: &RedisServer) -> anyhow::Result<Bench> {
     let mut raw = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
     let sha: String = redis::cmd("SCRIPT").arg("LOAD").arg(SEED).query_async(&mut raw).await?;
     Ok(Bench {
+        url: server.url(),
         limits: Arc::new(limits),
         subjects: Arc::new(names(SUBJECTS).iter().map(|name| Subject::new(name).unwrap()).collect()),
         sequence: Arc::new(sequence(SUBJECTS, 1 << 20, false, 5)),

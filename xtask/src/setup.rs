@@ -38,14 +38,19 @@ pub(crate) fn cargo_install(name: &str, version: &str, features: &[&str]) -> Res
     shell::run(&mut command)
 }
 
-fn tools_dir() -> PathBuf {
+pub(crate) fn tools_dir() -> PathBuf {
     shell::root().join("target").join("tools")
 }
 
-fn redis_server() -> Result<()> {
+pub(crate) fn redis_server() -> Result<()> {
     let version = || shell::probe("redis-server", &["--version"]);
     if version().is_none() {
-        apt_install("redis-server")?;
+        apt_install("redis-server")
+            .with_context(|| format!("the tests need redis-server {OLDEST_REDIS}.0 or newer"))?;
+        // The tests start their own servers; one that comes up at boot would only hold memory.
+        if Path::new("/run/systemd/system").exists() {
+            shell::run(&mut as_root("systemctl", &["disable", "redis-server"])?)?;
+        }
     }
     let version = version().context("redis-server is installed but does not run")?;
     let major = redis_major(&version).with_context(|| format!("no version in {version:?}"))?;
@@ -72,18 +77,13 @@ fn redis_major(version: &str) -> Option<u32> {
     number.split('.').next()?.parse().ok()
 }
 
-fn apt_install(package: &str) -> Result<()> {
+pub(crate) fn apt_install(package: &str) -> Result<()> {
     if shell::probe("apt-get", &["--version"]).is_none() {
-        bail!("{package} is missing and there is no apt-get here: install {package} {OLDEST_REDIS}.0 or newer by hand");
+        bail!("{package} is missing and there is no apt-get here: install it by hand");
     }
     let quiet_install = ["--quiet", "install", "--yes", "--no-install-recommends", package];
     shell::run(&mut as_root("apt-get", &["--quiet", "update"])?)?;
-    without_starting_services(|| shell::run(&mut as_root("apt-get", &quiet_install)?))?;
-    // The tests start their own servers; one that comes up at boot would only hold memory.
-    if Path::new("/run/systemd/system").exists() {
-        shell::run(&mut as_root("systemctl", &["disable", package])?)?;
-    }
-    Ok(())
+    without_starting_services(|| shell::run(&mut as_root("apt-get", &quiet_install)?))
 }
 
 /// Debian asks `policy-rc.d` before a package starts its service; exit code 101 says no.
