@@ -1,11 +1,15 @@
 //! Who is asking: facts about a request become the subject that a policy counts.
 
+mod client;
+
 use std::net::{IpAddr, Ipv6Addr};
 
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Invalid;
 use crate::key::{Endpoint, Subject};
+pub use client::{ForwardedBy, TrustedProxies};
+pub use ipnet::IpNet;
 
 /// What a door knows about a request.
 #[derive(Debug, Clone, Default)]
@@ -112,7 +116,7 @@ fn user_agent_hash(user_agent: &str) -> String {
 
 /// IPv4-mapped addresses are the IPv4 client they stand for; one IPv6 network is one client.
 fn group(ip: IpAddr, ipv6_prefix: u8) -> String {
-    match ip.to_canonical() {
+    match client::canonical(ip) {
         IpAddr::V4(v4) => v4.to_string(),
         IpAddr::V6(v6) => {
             let mask = u128::MAX << (128 - u32::from(ipv6_prefix));
