@@ -105,7 +105,7 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
     let shape = shape(policy);
     let mut rules = Pack::default();
     rules.array(policy.rules().len());
-    let (mut slot, mut hold, mut period, mut key) = (4, HOLD_HEAD, 1, 1);
+    let (mut slot, mut hold, mut period, mut key) = (5, HOLD_HEAD, 1, 1);
     for rule in policy.rules() {
         let (kind, mut parameters, slots) = kind_of(rule);
         // Where the script finds what depends on the place of the rule: start and end of its period, the number of its key.
@@ -143,10 +143,10 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
     pack.0
 }
 
-/// A record with nothing in it: shape, no holds, no override, the slots of each rule, kept until never.
+/// A record with nothing in it: shape, no holds, no override, no ends, the slots of each rule, kept until never.
 fn empty_record(policy: &Policy, shape: &[u8]) -> Vec<u8> {
     let mut pack = Pack::default();
-    pack.bytes(shape).bytes(b"").uint(0);
+    pack.bytes(shape).bytes(b"").uint(0).bytes(b"");
     for rule in policy.rules() {
         let (kind, _, slots) = kind_of(rule);
         for slot in 0..slots {
