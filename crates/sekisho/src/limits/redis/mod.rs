@@ -203,9 +203,8 @@ impl LimitStore for RedisStore {
     }
 
     fn end_later(&self, end: End) {
-        for members in self.groups(end.targets.iter()) {
-            self.redis.run_later(&self.script, encode::end(self.when(), &end.tag.0, &end, &members, EndStage::AsAsked));
-        }
+        let store = self.clone();
+        self.redis.later(async move { store.end_all(&end).await });
     }
 
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
