@@ -7,28 +7,28 @@ const END_HEAD: usize = 47;
 const END_RULE: usize = 6;
 const ENDS: usize = 8;
 
-/// What all scripts begin with; `time` is shared by the jobs of one call.
+/// What all scripts begin with; `time` is shared by the jobs of one call. Locals are found sooner than globals.
 const HEAD: &str = "local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local sub, find, spack, sunpack = string.sub, string.find, struct.pack, struct.unpack
+local call, pcall, KEYS, ARGV = redis.call, redis.pcall, KEYS, ARGV
 local replies, time = {}, nil
-for j = 1, #ARGV do
 ";
 
 const CLOCK: &str = "if now == 0 then
   if not time then
-    local t = redis.call('TIME')
+    local t = call('TIME')
     time = t[1] * 1000000 + t[2]
   end
   now = time
 end
-local raw = redis.pcall('GET', key)
+local raw = pcall('GET', key)
 local reply = '\\7'
 ";
 
 impl Parts {
     /// A check, or a reserve.
     pub(super) fn take(&self, is_reserve: bool) -> String {
-        let Self { shape, fits, plain, reads, advance, rooms, take, after, figures, .. } = self;
+        let Self { shape, once, fits, plain, reads, advance, rooms, take, after, figures, .. } = self;
         let slots = self.slots();
         let empty: String = self.empty.iter().map(|empty| format!(", {empty}")).collect();
         let zero_rooms: String = (0..self.rules).map(|i| format!("local r{i} = 0\n")).collect();
@@ -43,7 +43,8 @@ impl Parts {
         let open = if self.keys == 0 { OPEN } else { "holds == ''" };
         let save = if self.keep.is_empty() { String::new() } else { self.save("0") };
         let script = format!(
-            "{HEAD}local base = (j - 1) * {stride}
+            "{HEAD}{once}for j = 1, #ARGV do
+local base = (j - 1) * {stride}
 local key = KEYS[base + 1]
 local now, slack{amount_names}{period_names}{names} = sunpack('>I8I4{amount_format}{period_format}{format}', ARGV[j])
 {CLOCK}local shape, holds, over, ends{slots}, kept = {shape}, '', 0, ''{empty}, 0
@@ -82,7 +83,8 @@ return replies
         let settled: String =
             (0..self.rules).map(|i| format!("if n{i} == 281474976710655 then n{i} = q{i} end\n")).collect();
         let script = format!(
-            "{HEAD}local key = KEYS[j]
+            "{HEAD}for j = 1, #ARGV do
+local key = KEYS[j]
 local now, slack, tag, ending{amount_names}{period_names} = sunpack('>I8I4c32I1{amount_format}{period_format}', ARGV[j])
 {CLOCK}if type(raw) == 'string' then
 local shape, holds, over, ends{slots}, kept = cmsgpack.unpack(raw)
@@ -118,7 +120,7 @@ return replies
   if left <= 0 then
     ends = sub(ends, {next})
   elseif #ends >= {most} then
-    redis.call('SET', {ended}, sub(ends, 33, {size}), 'PX', ceil(left / 1000) + slack)
+    call('SET', {ended}, sub(ends, 33, {size}), 'PX', ceil(left / 1000) + slack)
     ends = sub(ends, {next})
   end
 end
@@ -139,7 +141,7 @@ ends = ends .. spack('>c32I1I7I7{amount_format}', tag, ending, expires, now + {m
     fn is_new() -> String {
         let ended = ended_key("tag");
         format!(
-            "if repeated == 1 and (find(holds, tag, 1, true) or find(ends, tag, 1, true) or redis.call('EXISTS', {ended}) == 1) then plain = false end
+            "if repeated == 1 and (find(holds, tag, 1, true) or find(ends, tag, 1, true) or call('EXISTS', {ended}) == 1) then plain = false end
 if holds ~= '' and sunpack('>I7', holds, #holds - {SIZE} + 33) > now + lease then plain = false end\n"
         )
     }
@@ -164,14 +166,14 @@ holds = holds .. spack('>c32I7I7I1{hold_format}', tag, expires, now, 0{hold_valu
   if k > keep then keep = k end
 end
 if keep <= now and ends == '' then
-  if raw then redis.call('DEL', key) end
+  if raw then call('DEL', key) end
 elseif raw and keep <= kept then
-  redis.call('SET', key, cmsgpack.pack(shape, holds, over, ends{slots}, kept), 'KEEPTTL')
+  call('SET', key, cmsgpack.pack(shape, holds, over, ends{slots}, kept), 'KEEPTTL')
 else
   local more = keep - now
   if more > 3600000000 then more = 3600000000 end
   kept = keep + more
-  redis.call('SET', key, cmsgpack.pack(shape, holds, over, ends{slots}, kept), 'PX', ceil((kept - now) / 1000) + slack)
+  call('SET', key, cmsgpack.pack(shape, holds, over, ends{slots}, kept), 'PX', ceil((kept - now) / 1000) + slack)
 end
 "
         )

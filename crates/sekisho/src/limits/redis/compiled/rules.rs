@@ -19,6 +19,8 @@ pub(super) struct Parts {
     pub(super) periods: (String, String),
     pub(super) slots: Vec<String>,
     pub(super) empty: Vec<&'static str>,
+    /// What jobs of one call share.
+    pub(super) once: String,
     /// What must be so for a take to be plain, and what for an end as well.
     pub(super) fits: String,
     pub(super) plain: String,

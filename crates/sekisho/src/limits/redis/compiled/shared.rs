@@ -23,15 +23,15 @@ impl Parts {
         self.slots.extend([format!("a{i}"), format!("b{i}")]);
         self.empty.extend(["0", "0"]);
         self.reads += &format!(
-            "local v{i} = redis.pcall('GET', {key})
+            "local v{i} = pcall('GET', {key})
 v{i} = v{i} == false and 0 or type(v{i}) == 'string' and tonumber(v{i})
 if not v{i} then plain, v{i} = false, 0 elseif v{i} < 0 then v{i} = 0 end\n"
         );
         self.rooms += &format!("if v{i} + n{i} > {limit} then r{i} = e{i} denied = true end\n");
         self.take += &format!(
             "if n{i} > 0 then
-  v{i} = n{i} == 1 and redis.call('INCR', {key}) or redis.call('INCRBY', {key}, n{i})
-  if v{i} == n{i} or redis.call('PTTL', {key}) < 0 then redis.call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
+  v{i} = n{i} == 1 and call('INCR', {key}) or call('INCRBY', {key}, n{i})
+  if v{i} == n{i} or call('PTTL', {key}) < 0 then call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
 end\n"
         );
         self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, e{i}");
@@ -40,26 +40,30 @@ end\n"
 
     fn set(&mut self, i: usize, limit: u64, window: u64, key: &str) {
         self.is_named = true;
-        // Shedding what has left the window is a write, but one that is right whatever the decision. Scores are passed as
-        // numbers: a quotient of whole numbers is the very double that its decimals are read as.
+        // Jobs of one call share their instant, and writing a score costs as much as a command. A job alone passes numbers,
+        // which Redis writes itself: a quotient of whole numbers is the very double that its decimals are read as.
+        self.once += &format!("local t{i}, w{i}, o{i}\n");
+        // Shedding what has left the window is a write, but one that is right whatever the decision.
         self.reads += &format!(
-            "local o{i} = (now - {window}) / 1000000
-local v{i} = redis.pcall('ZREMRANGEBYSCORE', {key}, '-inf', o{i})
-if type(v{i}) == 'number' then v{i} = redis.call('ZCARD', {key}) else plain, v{i} = false, 0 end\n"
+            "if now ~= t{i} then
+  t{i}, w{i}, o{i} = now, now / 1000000, (now - {window}) / 1000000
+  if #ARGV > 1 then w{i}, o{i} = string.format('%.6f', w{i}), string.format('%.6f', o{i}) end
+end
+local v{i} = pcall('ZREMRANGEBYSCORE', {key}, '-inf', o{i})
+if type(v{i}) == 'number' then v{i} = call('ZCARD', {key}) else plain, v{i} = false, 0 end\n"
         );
         self.rooms += &format!(
             "if plain and v{i} + n{i} > {limit} then
   local nth = v{i} + n{i} - {limit} - 1
-  r{i} = floor(tonumber(redis.call('ZRANGE', {key}, nth, nth, 'WITHSCORES')[2]) * 1000000 + 0.5) + {window}
+  r{i} = floor(tonumber(call('ZRANGE', {key}, nth, nth, 'WITHSCORES')[2]) * 1000000 + 0.5) + {window}
   denied = true
 end\n"
         );
         self.take += &format!(
             "if n{i} > 0 then
-  local score = now / 1000000
-  redis.call('ZADD', {key}, score, name)
-  for m = 2, n{i} do redis.call('ZADD', {key}, score, name .. '-' .. m) end
-  redis.call('PEXPIRE', {key}, slack == 0 and '{ttl}' or {ttl} + slack)
+  call('ZADD', {key}, w{i}, name)
+  for m = 2, n{i} do call('ZADD', {key}, w{i}, name .. '-' .. m) end
+  call('PEXPIRE', {key}, slack == 0 and '{ttl}' or {ttl} + slack)
   v{i} = v{i} + n{i}
 end\n",
             ttl = (window * 3).div_ceil(2_000),
@@ -69,7 +73,7 @@ end\n",
 if not denied and n{i} > 0 then
   x{i} = now + {window}
 elseif v{i} > 0 then
-  x{i} = floor(tonumber(redis.call('ZREVRANGE', {key}, 0, 0, 'WITHSCORES')[2]) * 1000000 + 0.5) + {window}
+  x{i} = floor(tonumber(call('ZREVRANGE', {key}, 0, 0, 'WITHSCORES')[2]) * 1000000 + 0.5) + {window}
 end\n"
         );
         self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, x{i}");
