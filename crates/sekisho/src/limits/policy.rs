@@ -27,9 +27,9 @@ pub struct Policy {
     /// As the Redis scripts read it, made on first use.
     #[cfg(feature = "redis")]
     encoded: std::sync::OnceLock<Vec<u8>>,
-    /// A check as a script of its own, made on first use.
+    /// Scripts of its own, made on first use.
     #[cfg(feature = "redis")]
-    compiled: std::sync::OnceLock<Option<std::sync::Arc<crate::store::redis::Script>>>,
+    compiled: std::sync::OnceLock<Option<super::redis::compiled::Scripts>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -165,8 +165,8 @@ impl Policy {
     }
 
     #[cfg(feature = "redis")]
-    pub(crate) fn compiled_check(&self) -> Option<&std::sync::Arc<crate::store::redis::Script>> {
-        self.compiled.get_or_init(|| super::redis::compiled::script(self).map(std::sync::Arc::new)).as_ref()
+    pub(super) fn compiled(&self) -> Option<&super::redis::compiled::Scripts> {
+        self.compiled.get_or_init(|| super::redis::compiled::scripts(self)).as_ref()
     }
 
     /// The amount each rule is charged. A unit that no rule counts is refused: it would be a charge that is never made.

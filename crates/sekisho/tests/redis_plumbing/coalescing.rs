@@ -163,7 +163,8 @@ fn what_is_run_later_runs_on_the_runtime_of_the_connection() {
     let redis = runtime.block_on(Redis::connect(&server.url(), patient())).unwrap();
     // Here, outside of it, there is no runtime.
     for _ in 0..100 {
-        redis.run_later(&counting(), job("later", ""));
+        let caller = redis.clone();
+        redis.later(async move { caller.run(&counting(), job("later", "")).await });
     }
     super::server::wait_until("all of them ran", || server.query::<Option<i64>>(&["GET", "later"]) == Some(100));
 }

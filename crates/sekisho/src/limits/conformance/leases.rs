@@ -125,6 +125,22 @@ pub(super) async fn a_repeated_settle_is_told_the_first(harness: &Harness) {
     assert_eq!(desk.figures().await, [(2, 0, 3); 5]);
 }
 
+pub(super) async fn many_ends_of_one_subject_are_all_remembered(harness: &Harness) {
+    let plain = Policy::new("plain", vec![Rule::fixed_window(50, 24 * HOUR).unwrap()]).unwrap();
+    for policy in [plain, slow(harness, OnLeaseExpiry::Settle)] {
+        let desk = Desk::with_policy(harness, policy);
+        let mut ids = Vec::new();
+        for _ in 0..20 {
+            let id = desk.reserve(1).await;
+            assert_eq!(desk.release(&id).await, ended(Ending::Released, 0));
+            ids.push(id);
+        }
+        for id in &ids {
+            assert_eq!(desk.settle(id, 2).await, ended(Ending::Released, 0));
+        }
+    }
+}
+
 pub(super) async fn an_unknown_reservation_is_an_error(harness: &Harness) {
     let desk = Desk::with_policy(harness, slow(harness, OnLeaseExpiry::Settle));
     let id = desk.reserve(1).await;

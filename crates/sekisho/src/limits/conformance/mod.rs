@@ -133,6 +133,7 @@ fn all() -> Vec<Case> {
         leases::a_settle_after_a_release_changes_nothing,
         leases::a_release_after_a_settle_changes_nothing,
         leases::a_repeated_settle_is_told_the_first,
+        leases::many_ends_of_one_subject_are_all_remembered,
         leases::an_unknown_reservation_is_an_error,
         leases::an_idempotency_key_returns_the_same_reservation,
         leases::an_idempotency_key_is_remembered_after_the_end,

@@ -22,9 +22,9 @@ pub(super) struct When {
 const VIRTUAL_SLACK_MS: u64 = 3_600_000;
 
 /// Bytes of a hold before its rules: tag, expiry, time, provisional.
-const HOLD_HEAD: usize = 47;
-const HOLD_RULE: usize = 12;
-const HOLD_PRICE: usize = 7;
+pub(super) const HOLD_HEAD: usize = 47;
+pub(super) const HOLD_RULE: usize = 12;
+pub(super) const HOLD_PRICE: usize = 7;
 const HOLD_LABEL: usize = 12;
 
 /// Appends msgpack. Writing to memory cannot fail.
@@ -70,7 +70,7 @@ impl Body {
     }
 
     /// The low `BYTES` bytes of `value`. Amounts are below 2^40 and times below 2^55: nothing is ever cut off.
-    fn uint<const BYTES: usize>(&mut self, value: u64) -> &mut Self {
+    pub(super) fn uint<const BYTES: usize>(&mut self, value: u64) -> &mut Self {
         self.0.extend_from_slice(&value.to_be_bytes()[8 - BYTES..]);
         self
     }
@@ -80,7 +80,7 @@ impl Body {
     }
 
     /// As hex: it names keys and members, and Lua is slow at writing it.
-    fn tag(&mut self, tag: &[u8; 16]) -> &mut Self {
+    pub(super) fn tag(&mut self, tag: &[u8; 16]) -> &mut Self {
         self.0.extend_from_slice(data_encoding::HEXLOWER.encode(tag).as_bytes());
         self
     }
@@ -105,7 +105,7 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
     let shape = shape(policy);
     let mut rules = Pack::default();
     rules.array(policy.rules().len());
-    let (mut slot, mut hold, mut period, mut key) = (4, HOLD_HEAD, 1, 1);
+    let (mut slot, mut hold, mut period, mut key) = (5, HOLD_HEAD, 1, 1);
     for rule in policy.rules() {
         let (kind, mut parameters, slots) = kind_of(rule);
         // Where the script finds what depends on the place of the rule: start and end of its period, the number of its key.
@@ -143,10 +143,10 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
     pack.0
 }
 
-/// A record with nothing in it: shape, no holds, no override, the slots of each rule, kept until never.
+/// A record with nothing in it: shape, no holds, no override, no ends, the slots of each rule, kept until never.
 fn empty_record(policy: &Policy, shape: &[u8]) -> Vec<u8> {
     let mut pack = Pack::default();
-    pack.bytes(shape).bytes(b"").uint(0);
+    pack.bytes(shape).bytes(b"").uint(0).bytes(b"");
     for rule in policy.rules() {
         let (kind, _, slots) = kind_of(rule);
         for slot in 0..slots {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use super::decision::RuleOutcome;
 use super::memory::never_fits;
 use super::policy::Policy;
 use super::store::{
@@ -87,8 +88,7 @@ impl RedisStore {
                     let rest = all.split_off(count);
                     outcomes.push(std::mem::replace(&mut all, rest));
                 }
-                let expires_at = (expires > 0).then_some(Timestamp::from_micros(expires));
-                Ok(Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes })
+                Ok(taken(allowed, at, expires, outcomes))
             }
             Reply::NeverFits { demand, rule, most } => {
                 let index = members[demand];
@@ -129,24 +129,21 @@ impl RedisStore {
         groups.into_iter().map(|(_, members)| members).collect()
     }
 
-    /// A check by the policy's own script. `None` where it has none, or where the general one must decide.
-    async fn check_compiled(&self, demand: &Demand) -> Result<Option<Taken>, Error> {
-        let Some(script) = demand.target.policy.compiled_check() else { return Ok(None) };
-        let job = compiled::job(self.when(), &demand.target, &demand.amounts);
+    /// A check or a reserve by the policy's own script. `None` where it has none, or where the general one must decide.
+    async fn take_compiled(&self, demand: &Demand, kind: TakeKind) -> Result<Option<Taken>, Error> {
+        let job = compiled::take(self.when(), demand, kind);
+        let Some((script, job)) = job else { return Ok(None) };
         let value = self.redis.run(script, job).await.map_err(unavailable)?;
         match decode::reply(&value, &[demand.amounts.len()])? {
-            Reply::Taken { allowed, at, rules, .. } => {
-                let at = Timestamp::from_micros(at);
-                Ok(Some(Taken { allowed, at, expires_at: None, outcomes: vec![rules] }))
-            }
+            Reply::Taken { allowed, at, expires, rules } => Ok(Some(taken(allowed, at, expires, vec![rules]))),
             Reply::AskGeneral => Ok(None),
             other => Err(unexpected(&other)),
         }
     }
 
     async fn take_all(&self, take: &Take) -> Result<Taken, Error> {
-        if let ([demand], TakeKind::Check) = (take.demands.as_slice(), take.kind)
-            && let Some(taken) = self.check_compiled(demand).await?
+        if let [demand] = take.demands.as_slice()
+            && let Some(taken) = self.take_compiled(demand, take.kind).await?
         {
             return Ok(taken);
         }
@@ -157,7 +154,30 @@ impl RedisStore {
         }
     }
 
+    /// A settle or a release by the policy's own script, `None` as above.
+    async fn end_compiled(&self, end: &End) -> Result<Option<EndOutcome>, Error> {
+        let [target] = end.targets.as_slice() else { return Ok(None) };
+        let settled = match &end.how {
+            EndHow::Settle(amounts) => Some(&amounts[0]),
+            EndHow::Release => None,
+        };
+        let job = compiled::end(self.when(), target, end.tag, settled);
+        let Some((script, job)) = job else { return Ok(None) };
+        let value = self.redis.run(script, job).await.map_err(unavailable)?;
+        match decode::reply(&value, &[target.policy.rules().len()])? {
+            Reply::Ended(ended) => Ok(ended
+                .into_iter()
+                .next()
+                .and_then(|(ending, charged)| ending.map(|ending| EndOutcome { ending, charged: vec![charged] }))),
+            Reply::AskGeneral => Ok(None),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     async fn end_all(&self, end: &End) -> Result<EndOutcome, Error> {
+        if let Some(outcome) = self.end_compiled(end).await? {
+            return Ok(outcome);
+        }
         let mut ended: Vec<Option<(Option<super::Ending>, super::policy::Amounts)>> = vec![None; end.targets.len()];
         for members in self.groups(end.targets.iter()) {
             let outcomes = self.end_group(&end.tag.0, end, &members, EndStage::AsAsked).await?;
@@ -183,19 +203,15 @@ impl LimitStore for RedisStore {
     }
 
     fn end_later(&self, end: End) {
-        for members in self.groups(end.targets.iter()) {
-            self.redis.run_later(&self.script, encode::end(self.when(), &end.tag.0, &end, &members, EndStage::AsAsked));
-        }
+        let store = self.clone();
+        self.redis.later(async move { store.end_all(&end).await });
     }
 
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
         Box::pin(async move {
             let rules = [target.policy.rules().len()];
             match self.run(&rules, |when| encode::operate(when, target, operation)).await? {
-                Reply::Taken { allowed, at, rules, .. } => {
-                    let at = Timestamp::from_micros(at);
-                    Ok(Taken { allowed, at, expires_at: None, outcomes: vec![rules] })
-                }
+                Reply::Taken { allowed, at, rules, .. } => Ok(taken(allowed, at, 0, vec![rules])),
                 other => Err(unexpected(&other)),
             }
         })
@@ -225,6 +241,11 @@ impl LimitStore for RedisStore {
             }
         }
     }
+}
+
+fn taken(allowed: bool, at: u64, expires: u64, outcomes: Vec<Vec<RuleOutcome>>) -> Taken {
+    let expires_at = (expires > 0).then_some(Timestamp::from_micros(expires));
+    Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes }
 }
 
 fn unavailable(error: crate::store::redis::Error) -> Error {

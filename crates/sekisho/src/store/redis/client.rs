@@ -112,13 +112,12 @@ impl Redis {
         }
     }
 
-    /// The same in the background, on the runtime of [`Redis::connect`]: for what is given back on drop, where nobody
+    /// Makes calls in the background, on the runtime of [`Redis::connect`]: for what is given back on drop, where nobody
     /// can wait. Failures are logged.
-    pub fn run_later(&self, script: &Arc<Script>, job: Job) {
-        let (redis, script) = (self.clone(), script.clone());
+    pub fn later<T, E: fmt::Display>(&self, calls: impl Future<Output = Result<T, E>> + Send + 'static) {
         self.inner.runtime.spawn(async move {
-            if let Err(error) = redis.run(&script, job).await {
-                tracing::debug!(%error, script = script.sha(), "a call in the background failed");
+            if let Err(error) = calls.await {
+                tracing::debug!(%error, "a call in the background failed");
             }
         });
     }

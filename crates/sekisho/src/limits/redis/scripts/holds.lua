@@ -1,7 +1,11 @@
--- Open holds, leases, overrides; records of another configuration.
+-- Open holds, leases, overrides, ends; records of another configuration.
 --
 -- A hold is tag (32, hex) · expires (7) · at (7) · provisional (1), then per rule amount (5) · mark (7) and, in a bucket, the price
 -- it was taken at (7), for a seed's counter the label of the period it was charged to (12). Soonest to expire first.
+--
+-- An end is tag (32, hex) · ending (1: 1 settled, 2 released, 3 expired) · expires (7) · forget at (7), then per rule amount
+-- (6). The last eight stand in the record, because a key for each costs more than all the rest of a settle. Older ones have
+-- keys of their own; those of a busy subject would fill a record.
 
 -- How many slots a kind takes.
 function L.width(kind)
@@ -13,10 +17,10 @@ function L.width(kind)
 end
 
 -- Keeps the state of rules that both configurations know. Shapes are 6 bytes a rule: its kind and a hash of what it is.
--- Open holds cannot be told apart by rule any more; they end with the configuration that made them.
+-- Open holds cannot be told apart by rule any more; they end with the configuration that made them. Ends are only told.
 function L.take_over(old, p)
-  if type(old[1]) ~= 'string' or type(old[2]) ~= 'string' then error('not a record of this version') end
-  local R, slots, slot = L.fresh(p), {}, 4
+  if type(old[1]) ~= 'string' or type(old[2]) ~= 'string' or type(old[4]) ~= 'string' then error('not a record of this version') end
+  local R, slots, slot, was = L.fresh(p), {}, 5, L.end_size(old)
   for pos = 1, #old[1], 6 do
     slots[sub(old[1], pos, pos + 5)] = slot
     slot = slot + L.width(string.byte(old[1], pos))
@@ -26,6 +30,10 @@ function L.take_over(old, p)
     if from then
       for k = 0, L.width(r[1]) - 1 do R[r[7] + k] = old[from + k] end
     end
+  end
+  for pos = 1, #old[4], was do
+    local known = sub(old[4], pos, pos + was - 1) .. string.rep('\0', #R[1])
+    R[4] = R[4] .. sub(known, 1, L.end_size(R))
   end
   return R
 end
@@ -91,16 +99,18 @@ function L.room_of(R, p, i, now, n, per)
   return max(own, till)
 end
 
--- The place of a hold, or nil.
-function L.find_hold(R, p, tag)
+-- The place of what begins with `tag` in a packed list, or nil.
+function L.find(list, size, tag)
   local from = 1
   while true do
-    local pos = string.find(R[2], tag, from, true)
+    local pos = string.find(list, tag, from, true)
     if not pos then return nil end
-    if (pos - 1) % p[4] == 0 then return pos end
+    if (pos - 1) % size == 0 then return pos end
     from = pos + 1
   end
 end
+
+function L.find_hold(R, p, tag) return L.find(R[2], p[4], tag) end
 
 -- Until when a record with open holds must be kept: a settle after the last lease still gets its answer. A seed's counter
 -- lives elsewhere, and whoever looks while it counts must still find what is to be given back to it; the longest period is a
@@ -158,10 +168,42 @@ end
 -- `sekisho:…` becomes `sekisho-ended:…`, in the same slot. Behind the record's own prefix an endpoint could name it.
 function L.ended_key(key, tag) return 'sekisho-ended' .. sub(key, 8) .. ':' .. tag end
 
--- Remembers how a reservation ended: 1 settled, 2 released, 3 expired.
-function L.remember(key, tag, ending, expires, forget_at, amounts, now, slack)
-  local value = cmsgpack.pack(ending, expires, forget_at, unpack(amounts))
-  redis.call('SET', L.ended_key(key, tag), value, 'PX', max(1, ceil((forget_at - now) / 1000)) + slack)
+-- Six bytes a rule, as in a shape.
+function L.end_size(R) return 47 + #R[1] end
+
+-- Remembers how a reservation ended. Whoever calls this saves the record.
+function L.remember(key, R, tag, ending, expires, forget_at, amounts, now, slack)
+  local ends, size = R[4], L.end_size(R)
+  if #ends >= 8 * size then
+    local left = sunpack('>I7', ends, 41) - now
+    local ended = L.ended_key(key, sub(ends, 1, 32))
+    if left > 0 then redis.call('SET', ended, sub(ends, 33, size), 'PX', ceil(left / 1000) + slack) end
+    ends = sub(ends, size + 1)
+  end
+  ends = ends .. spack('>c32I1I7I7', tag, ending, expires, forget_at)
+  for i = 1, #amounts do ends = ends .. spack('>I6', amounts[i]) end
+  R[4] = ends
+end
+
+-- How a reservation ended, from the byte of its ending on, or nil.
+function L.ended(key, R, tag, now)
+  local size = L.end_size(R)
+  local pos = L.find(R[4], size, tag)
+  local ended = pos and sub(R[4], pos + 32, pos + size - 1) or redis.call('GET', L.ended_key(key, tag))
+  if ended and (sunpack('>I7', ended, 9)) > now then return ended end
+end
+
+-- What is over stands in front, but for leases that were looked at late.
+function L.forget(R, now)
+  local size, pos = L.end_size(R), 1
+  while pos < #R[4] and (sunpack('>I7', R[4], pos + 40)) <= now do pos = pos + size end
+  if pos > 1 then R[4] = sub(R[4], pos) end
+end
+
+function L.kept_for_ends(R)
+  local keep = 0
+  for pos = 41, #R[4], L.end_size(R) do keep = max(keep, (sunpack('>I7', R[4], pos))) end
+  return keep
 end
 
 -- Leases that have run out end, each at its own instant, so that it makes no difference when somebody looks. A provisional
@@ -176,7 +218,7 @@ function L.sweep(R, p, pers, key, now, slack)
     local released = p[2] == 1 or provisional == 1
     local _, amounts = L.end_hold(R, p, pers, 1, expires, function(_, n) return released and 0 or n end)
     local forget_at = expires + p[3]
-    if provisional == 0 and forget_at > now then L.remember(key, tag, 3, expires, forget_at, amounts, now, slack) end
+    if provisional == 0 and forget_at > now then L.remember(key, R, tag, 3, expires, forget_at, amounts, now, slack) end
   end
   return swept
 end
@@ -211,11 +253,8 @@ end
 function L.earlier(key, R, p, tag, now)
   local pos = L.find_hold(R, p, tag)
   if pos then return (sunpack('>I7', R[2], pos + 32)) end
-  local ended = redis.call('GET', L.ended_key(key, tag))
-  if ended then
-    local _, expires, forget_at = cmsgpack.unpack(ended)
-    if forget_at > now then return expires end
-  end
+  local ended = L.ended(key, R, tag, now)
+  return ended and (sunpack('>I7', ended, 2))
 end
 
 -- A counter or a set under a seed's key: its period and what it counts now. Returns nothing when the period is not Redis's.

@@ -10,20 +10,17 @@ function L.run_end(body, count, k, a, now, slack)
     R, pers, existed, k, at = L.open(p, k, body, at + 6 * #p[5], now, slack)
     if not R then return spack('>I1I8', 3, now) end
     -- What is still open has not ended.
-    local ended = not L.find_hold(R, p, tag) and redis.call('GET', L.ended_key(key, tag))
+    local ended = not L.find_hold(R, p, tag) and L.ended(key, R, tag, now)
     targets[t] = { p, R, pers, existed, key, first, ended }
   end
   for t = 1, count do
     local p, R, pers, existed, key, first, ended = unpack(targets[t])
     local swept = L.bring(R, p, pers, key, now, slack)
-    if swept then ended = redis.call('GET', L.ended_key(key, tag)) end
+    if swept then ended = L.ended(key, R, tag, now) end
     local ending, amounts = 0, {}
     if ended then
-      local e = { cmsgpack.unpack(ended) }
-      if e[3] > now then
-        ending = e[1]
-        for i = 1, #p[5] do amounts[i] = e[3 + i] end
-      end
+      ending = sunpack('>I1', ended)
+      for i = 1, (#ended - 15) / 6 do amounts[i] = sunpack('>I6', ended, 10 + 6 * i) end
     end
     local pos = ending == 0 and L.find_hold(R, p, tag)
     if how == 2 then
@@ -39,7 +36,7 @@ function L.run_end(body, count, k, a, now, slack)
       local expires
       ending = how == 1 and 1 or 2
       expires, amounts = L.end_hold(R, p, pers, pos, now, actual)
-      if how ~= 3 then L.remember(key, tag, ending, expires, now + p[3], amounts, now, slack) end
+      if how ~= 3 then L.remember(key, R, tag, ending, expires, now + p[3], amounts, now, slack) end
     end
     if pos or swept then L.save(key, R, p, now, existed, slack) end
     out = out .. spack('>I1', ending)
@@ -57,9 +54,9 @@ function L.run_admin(body, _, k, a, now, slack)
   if not R then return spack('>I1I8', 3, now) end
   L.bring(R, p, pers, key, now, slack)
   if what == 0 then
-    local kept = R[#R]
+    local ends, kept = R[4], R[#R]
     R = L.fresh(p)
-    R[#R] = kept
+    R[4], R[#R] = ends, kept
     for i, r in ipairs(rules) do
       if r[1] > 10 then
         redis.call('DEL', pers[i][8])

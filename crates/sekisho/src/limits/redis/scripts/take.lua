@@ -2,8 +2,8 @@
 --
 -- A policy `p` is {shape, release on expiry, memory of ends, size of a hold, rules, shadow, seed keys, periods, an empty
 -- record}. `shape` names its rules; a record of another shape was written under another configuration and is taken over
--- rule by rule. A record is a msgpack stream of shape, holds, override, then the slots of each rule, last the time until
--- which Redis keeps it.
+-- rule by rule. A record is a msgpack stream of shape, holds, override, ends, then the slots of each rule, last the time
+-- until which Redis keeps it.
 
 L.policies = {}
 function L.policy(packed)
@@ -34,6 +34,7 @@ function L.save(key, R, p, now, existed, slack)
     if idle > keep then keep = idle end
   end
   if holds ~= '' then keep = max(keep, L.kept_for_holds(R, p, now)) end
+  if R[4] ~= '' then keep = max(keep, L.kept_for_ends(R)) end
   if keep <= now then
     if existed then redis.call('DEL', key) end
   elseif existed and keep <= R[#R] then
@@ -70,6 +71,7 @@ end
 
 -- Brings a record to `now`; true if leases ran out in it.
 function L.bring(R, p, pers, key, now, slack)
+  if R[4] ~= '' then L.forget(R, now) end
   local swept = R[2] ~= '' and L.sweep(R, p, pers, key, now, slack)
   local rules = p[5]
   for i = 1, #rules do L.advance(rules[i], R, rules[i][7], now, pers[i]) end

@@ -1,0 +1,189 @@
+//! Puts the pieces of the rules together.
+
+use super::rules::{Parts, SIZE};
+
+/// Bytes of an end before its amounts, and of an amount; how many ends stand in a record.
+const END_HEAD: usize = 47;
+const END_RULE: usize = 6;
+const ENDS: usize = 8;
+
+/// What all scripts begin with; `time` is shared by the jobs of one call. Locals are found sooner than globals.
+const HEAD: &str = "local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local sub, find, spack, sunpack = string.sub, string.find, struct.pack, struct.unpack
+local call, pcall, KEYS, ARGV = redis.call, redis.pcall, KEYS, ARGV
+local replies, time = {}, nil
+";
+
+const CLOCK: &str = "if now == 0 then
+  if not time then
+    local t = call('TIME')
+    time = t[1] * 1000000 + t[2]
+  end
+  now = time
+end
+local raw = pcall('GET', key)
+local reply = '\\7'
+";
+
+impl Parts {
+    /// A check, or a reserve.
+    pub(super) fn take(&self, is_reserve: bool) -> String {
+        let Self { shape, once, fits, plain, reads, advance, rooms, take, after, figures, .. } = self;
+        let slots = self.slots();
+        let empty: String = self.empty.iter().map(|empty| format!(", {empty}")).collect();
+        let zero_rooms: String = (0..self.rules).map(|i| format!("local r{i} = 0\n")).collect();
+        let reply = format!(">I1I7I7{}", "i8I7I7I7I7I7".repeat(self.rules));
+        let (format, names) = match (is_reserve, self.is_named) {
+            (true, _) => ("c32I7I1", ", tag, lease, repeated"),
+            (false, true) => ("c12", ", name"),
+            (false, false) => ("", ""),
+        };
+        let (reads, hold) = if is_reserve { (Self::is_new(), self.hold()) } else { (reads.clone(), String::new()) };
+        // Under a seed's key what is held is not in the slots.
+        let open = if self.keys == 0 { OPEN } else { "holds == ''" };
+        let save = if self.keep.is_empty() { String::new() } else { self.save("0") };
+        let script = format!(
+            "{HEAD}{once}for j = 1, #ARGV do
+local base = (j - 1) * {stride}
+local key = KEYS[base + 1]
+local now, slack{amount_names}{period_names}{names} = sunpack('>I8I4{amount_format}{period_format}{format}', ARGV[j])
+{CLOCK}local shape, holds, over, ends{slots}, kept = {shape}, '', 0, ''{empty}, 0
+if raw then
+  if type(raw) == 'string' then
+    shape, holds, over, ends{slots}, kept = cmsgpack.unpack(raw)
+  else
+    shape = nil
+  end
+end
+if shape == {shape} and over == 0 and {open}{fits}{plain} then
+local plain, denied, expires = true, false, 0
+{reads}{advance}{zero_rooms}{rooms}if plain then
+if not denied then
+{take}{hold}{save}end
+{after}reply = spack('{reply}', denied and 0 or 1, now, expires{figures})
+end
+end
+replies[j] = reply
+end
+return replies
+",
+            stride = self.keys + 1,
+            amount_format = self.amounts.0,
+            amount_names = self.amounts.1,
+            period_format = self.periods.0,
+            period_names = self.periods.1,
+        );
+        script.replace(SIZE, &self.hold_size.to_string())
+    }
+
+    /// A settle or a release of a hold that is open.
+    pub(super) fn end(&self) -> String {
+        let Self { shape, plain, advance, replace, hold_format, hold_names, .. } = self;
+        let (slots, save) = (self.slots(), self.save(&format!("now + {}", self.memory)));
+        let settled: String =
+            (0..self.rules).map(|i| format!("if n{i} == 281474976710655 then n{i} = q{i} end\n")).collect();
+        let script = format!(
+            "{HEAD}for j = 1, #ARGV do
+local key = KEYS[j]
+local now, slack, tag, ending{amount_names}{period_names} = sunpack('>I8I4c32I1{amount_format}{period_format}', ARGV[j])
+{CLOCK}if type(raw) == 'string' then
+local shape, holds, over, ends{slots}, kept = cmsgpack.unpack(raw)
+local pos = shape == {shape} and over == 0 and holds ~= '' and {OPEN}{plain} and find(holds, tag, 1, true)
+if pos and pos % {SIZE} == 1 then
+local plain = true
+local expires, at, _{hold_names} = sunpack('>I7I7I1{hold_format}', holds, pos + 32)
+holds = #holds == {SIZE} and '' or sub(holds, 1, pos - 1) .. sub(holds, pos + {SIZE})
+{settled}{advance}{replace}if plain then
+{remember}{save}reply = spack('>I1I1{amount_format}', 5, ending{amount_names})
+end
+end
+end
+replies[j] = reply
+end
+return replies
+",
+            amount_format = self.amounts.0,
+            amount_names = self.amounts.1,
+            period_format = self.periods.0,
+            period_names = self.periods.1,
+            remember = self.remember(),
+        );
+        script.replace(SIZE, &self.hold_size.to_string())
+    }
+
+    /// Remembers the end, as `remember` in holds.lua does.
+    fn remember(&self) -> String {
+        let (size, ended) = (END_HEAD + END_RULE * self.rules, ended_key("sub(ends, 1, 32)"));
+        format!(
+            "if ends ~= '' then
+  local left = sunpack('>I7', ends, 41) - now
+  if left <= 0 then
+    ends = sub(ends, {next})
+  elseif #ends >= {most} then
+    call('SET', {ended}, sub(ends, 33, {size}), 'PX', ceil(left / 1000) + slack)
+    ends = sub(ends, {next})
+  end
+end
+ends = ends .. spack('>c32I1I7I7{amount_format}', tag, ending, expires, now + {memory}{amount_names})\n",
+            next = size + 1,
+            most = size * ENDS,
+            memory = self.memory,
+            amount_format = self.amounts.0,
+            amount_names = self.amounts.1,
+        )
+    }
+
+    fn slots(&self) -> String {
+        self.slots.iter().map(|slot| format!(", {slot}")).collect()
+    }
+
+    /// A tag that was used before, or a lease that ends before another's, is left to the general script.
+    fn is_new() -> String {
+        let ended = ended_key("tag");
+        format!(
+            "if repeated == 1 and (find(holds, tag, 1, true) or find(ends, tag, 1, true) or call('EXISTS', {ended}) == 1) then plain = false end
+if holds ~= '' and sunpack('>I7', holds, #holds - {SIZE} + 33) > now + lease then plain = false end\n"
+        )
+    }
+
+    fn hold(&self) -> String {
+        let Self { hold, hold_format, hold_values, .. } = self;
+        format!(
+            "{hold}expires = now + lease
+holds = holds .. spack('>c32I7I7I1{hold_format}', tag, expires, now, 0{hold_values})\n"
+        )
+    }
+
+    /// Keeps the record for as long as it says anything, as `save` in take.lua does. For ends it is kept since they were
+    /// written.
+    fn save(&self, at_least: &str) -> String {
+        let Self { keep, memory, .. } = self;
+        let slots = self.slots();
+        format!(
+            "local keep = {at_least}
+{keep}if holds ~= '' then
+  local k = sunpack('>I7', holds, #holds - {SIZE} + 33) + {memory}
+  if k > keep then keep = k end
+end
+if keep <= now and ends == '' then
+  if raw then call('DEL', key) end
+elseif raw and keep <= kept then
+  call('SET', key, cmsgpack.pack(shape, holds, over, ends{slots}, kept), 'KEEPTTL')
+else
+  local more = keep - now
+  if more > 3600000000 then more = 3600000000 end
+  kept = keep + more
+  call('SET', key, cmsgpack.pack(shape, holds, over, ends{slots}, kept), 'PX', ceil((kept - now) / 1000) + slack)
+end
+"
+        )
+    }
+}
+
+/// No lease has run out.
+const OPEN: &str = "(holds == '' or sunpack('>I7', holds, 33) > now)";
+
+/// Where an end is remembered that is not in the record, as `ended_key` in holds.lua says.
+fn ended_key(tag: &str) -> String {
+    format!("'sekisho-ended' .. sub(key, 8) .. ':' .. {tag}")
+}
