@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::shard::{Ended, Shard, Word, lone_bucket};
-use super::{Amounts, Ending, MemoryStore, Room, Tag};
+use super::{Amounts, Ending, MemoryStore, Padded, Room, Tag};
 use crate::clock::micros;
 use crate::error::{Error, Invalid};
 use crate::key::Subject;
@@ -76,7 +76,10 @@ impl Limiter {
     pub fn check(&self, subject: &Subject) -> Verdict {
         let print = self.fingerprint(subject);
         match &self.lone {
-            Some((rate, price)) => self.check_lone(rate, print, *price, &self.one_request),
+            Some((rate, price)) => match self.denied_already(print) {
+                Some(denied) => denied,
+                None => self.check_lone(rate, print, *price, &self.one_request),
+            },
             None => self.check_record(print, &self.one_request),
         }
     }
@@ -138,8 +141,11 @@ impl Limiter {
         let inner = &*self.store.inner;
         // Before the lock, so that it is held the shorter: an instant that another thread has overtaken does no harm.
         let now = self.store.now();
-        let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
+        let Padded { shard, denied } = &inner.shards[self.store.shard_of(print)];
+        let mut shard = shard.lock();
         let Some(word) = shard.table.find_mut(print) else {
+            // Somebody else may have to make place.
+            denied.clear();
             return self.insert_lone(&mut shard, print, now, price);
         };
         let Some(empty_at) = word.as_empty_at() else {
@@ -151,8 +157,24 @@ impl Limiter {
             *word = Word::empty_at(after);
             return ADMIT;
         }
+        let until = after - rate.full;
+        if price == self.price_of_one() {
+            denied.set(print, until, now);
+        }
         drop(shard);
-        Verdict::Deny { retry_after: Duration::from_micros(after - rate.full - now) }
+        Verdict::Deny { retry_after: Duration::from_micros(until - now) }
+    }
+
+    /// Without the lock: see [`LastDenied`](super::denied::LastDenied).
+    #[inline]
+    fn denied_already(&self, print: Fingerprint) -> Option<Verdict> {
+        let until = self.store.inner.shards[self.store.shard_of(print)].denied.until(print)?;
+        let now = self.store.now();
+        (now < until).then(|| Verdict::Deny { retry_after: Duration::from_micros(until - now) })
+    }
+
+    fn price_of_one(&self) -> u64 {
+        self.lone.as_ref().map_or(0, |(_, price)| *price)
     }
 
     #[cold]
@@ -195,7 +217,7 @@ impl Limiter {
     ) -> Verdict {
         let inner = &*self.store.inner;
         let policy = &*self.policy;
-        let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
+        let mut shard = inner.shards[self.store.shard_of(print)].lock();
         let now = self.store.now();
         match shard.change_in_place(print, policy, now, inner.bound, change) {
             Ok(verdict) => verdict,
@@ -220,7 +242,7 @@ impl Limiter {
     fn end(&self, print: Fingerprint, tag: Tag, ending: Ending, actual: Option<&Cost>) {
         let inner = &*self.store.inner;
         let policy = &*self.policy;
-        let mut shard = inner.shards[self.store.shard_of(print)].0.lock();
+        let mut shard = inner.shards[self.store.shard_of(print)].lock();
         let now = self.store.now();
         let amount = |rule: usize, reserved: u64| match ending {
             Ending::Released => 0,

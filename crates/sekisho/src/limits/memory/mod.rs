@@ -1,5 +1,6 @@
 //! Limits in this process's memory: sharded, bounded, exact.
 
+mod denied;
 mod limiter;
 mod shard;
 
@@ -20,6 +21,7 @@ use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::{Error, Invalid};
 use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter};
 use crate::store::memory::sync::{Mutex, MutexGuard};
+use denied::LastDenied;
 pub use limiter::{Hold, Limiter, Verdict};
 use shard::{Bound, Ended, Shard};
 
@@ -55,9 +57,22 @@ struct Inner {
 }
 
 /// On cache lines of its own, so that two threads in two shards do not disturb each other.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(128))]
-struct Padded(Mutex<Shard>);
+struct Padded {
+    shard: Mutex<Shard>,
+    /// At the end, on another line than the lock: readers of the one do not wait for takers of the other.
+    denied: LastDenied,
+}
+
+impl Padded {
+    /// For a change that may give something back.
+    fn lock(&self) -> MutexGuard<'_, Shard> {
+        let shard = self.shard.lock();
+        self.denied.clear();
+        shard
+    }
+}
 
 /// The locked shards of one call, in the order in which they were locked.
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
@@ -71,7 +86,7 @@ impl MemoryStore {
         let shards = (capacity.subjects / 512).clamp(1, most).next_power_of_two();
         let bound = Bound { subjects: capacity.subjects.div_ceil(shards).max(1), bytes: capacity.bytes / shards };
         let inner = Inner {
-            shards: (0..shards).map(|_| Padded(Mutex::new(Shard::default()))).collect(),
+            shards: (0..shards).map(|_| Padded::default()).collect(),
             fingerprinter: Fingerprinter::new(),
             bound,
             clock: Reader::of(clock),
@@ -87,7 +102,7 @@ impl MemoryStore {
 
     /// How many pairs of policy and subject are held.
     pub fn len(&self) -> usize {
-        self.inner.shards.iter().map(|shard| shard.0.lock().len()).sum()
+        self.inner.shards.iter().map(|shard| shard.shard.lock().len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -96,7 +111,7 @@ impl MemoryStore {
 
     /// Bytes held for subjects and reservations, without the fixed part.
     pub fn bytes(&self) -> usize {
-        self.inner.shards.iter().map(|shard| shard.0.lock().bytes()).sum()
+        self.inner.shards.iter().map(|shard| shard.shard.lock().bytes()).sum()
     }
 
     #[inline]
@@ -135,7 +150,7 @@ impl MemoryStore {
         let mut indices: SmallVec<[usize; 4]> = fingerprints.iter().map(|f| self.shard_of(*f)).collect();
         indices.sort_unstable();
         indices.dedup();
-        indices.into_iter().map(|i| (i, self.inner.shards[i].0.lock())).collect()
+        indices.into_iter().map(|i| (i, self.inner.shards[i].lock())).collect()
     }
 
     fn take_now(&self, take: &Take) -> Result<Taken, Error> {
@@ -344,9 +359,13 @@ impl LimitStore for MemoryStore {
         Box::pin(std::future::ready(self.operate_now(target, operation)))
     }
 
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn reset_all(&self) -> StoreFuture<'_, ()> {
         for shard in &self.inner.shards {
-            *shard.0.lock() = Shard::default();
+            *shard.lock() = Shard::default();
         }
         Box::pin(std::future::ready(Ok(())))
     }
@@ -378,5 +397,25 @@ mod tests {
         clock.advance(Duration::from_millis(100));
         assert!(limiter.check(&a).is_admit());
         assert!(!limiter.check(&a).is_admit());
+    }
+
+    #[test]
+    fn who_was_denied_is_admitted_as_soon_as_something_is_given_back() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_000));
+        let store = MemoryStore::new(Capacity { subjects: 1, bytes: usize::MAX }, Arc::new(clock.clone()));
+        let rule = Rule::gcra(1, Duration::from_secs(60), None).unwrap();
+        let policy = Arc::new(Policy::new("p", vec![rule]).unwrap());
+        let limiter = store.limiter(policy.clone());
+        let target =
+            |subject: &str| Target { policy: policy.clone(), subject: Subject::new(subject).unwrap(), endpoint: None };
+        let denies = |subject: &str| !limiter.check(&Subject::new(subject).unwrap()).is_admit();
+        assert!(!denies("a") && denies("a") && denies("a"));
+        store.operate_now(&target("a"), &Operation::Reset).unwrap();
+        assert!(!denies("a") && denies("a") && denies("a"));
+        // Another subject takes the only place, and with it what was counted against the first.
+        assert!(!denies("b") && !denies("a") && denies("a"));
+        clock.advance(Duration::from_secs(60));
+        assert!(!denies("a") && denies("a"));
+        assert_eq!(limiter.check(&Subject::new("a").unwrap()), Verdict::Deny { retry_after: Duration::from_secs(60) });
     }
 }

@@ -27,6 +27,10 @@ impl Fingerprint {
         self.0[0] << 3 | self.0[1] & 7
     }
 
+    pub(crate) const fn lanes(self) -> [u64; 2] {
+        self.0
+    }
+
     /// Chooses the shard by bits that the table does not use.
     pub(crate) const fn shard(self, shards: usize) -> usize {
         (self.0[1] >> 24) as usize & (shards - 1)

@@ -1,7 +1,11 @@
-//! The lock of a shard. Under the `shuttle` feature it is shuttle's, so that schedules can be explored.
+//! The lock of a shard, and atomics beside it. Under the `shuttle` feature it is shuttle's, so that schedules can be explored.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use self::patient::{Mutex, MutexGuard};
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
+#[cfg(not(feature = "shuttle"))]
+pub(crate) use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(feature = "shuttle")]
 pub(crate) use self::explored::{Mutex, MutexGuard};
@@ -17,10 +21,6 @@ mod patient {
     pub(crate) struct Mutex<T>(parking_lot::Mutex<T>);
 
     impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(parking_lot::Mutex::new(value))
-        }
-
         #[inline]
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             match self.0.try_lock() {
@@ -53,10 +53,6 @@ mod explored {
     pub(crate) struct Mutex<T>(shuttle::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(shuttle::sync::Mutex::new(value))
-        }
-
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
         }
