@@ -35,7 +35,8 @@ pub(crate) struct Hold {
 pub(crate) struct HeldAmount {
     pub(crate) amount: u64,
     pub(crate) mark: u64,
-    /// Of a unit when it was taken: an override since then must not give back more than that, nor less.
+    /// Of a unit when it was taken: an override since then must not give back more than that, nor less. In an interval, the
+    /// step before.
     pub(crate) price: u64,
 }
 
@@ -132,8 +133,9 @@ impl Record {
         let mut rules = SmallVec::new();
         for (i, rule) in policy.rules().iter().enumerate() {
             let terms = self.terms(&rule.algorithm, i);
+            let price = if let State::Interval(state) = &self.states[i] { state.step } else { terms.price };
             let mark = rule.algorithm.take(&mut self.states[i], terms, now, amounts[i], true, entropy);
-            rules.push(HeldAmount { amount: amounts[i], mark, price: terms.price });
+            rules.push(HeldAmount { amount: amounts[i], mark, price });
         }
         let hold = Hold { tag, at: now, expires, rules };
         match self.holds.back() {

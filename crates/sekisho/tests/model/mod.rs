@@ -361,6 +361,8 @@ impl Model {
             let (_, price) = self.terms(rule, false);
             let plain = self.policy.rules[rule].1.clone();
             let state = &mut self.states[rule];
+            // An interval has no price; it notes what the one before had added, which is to be given back next.
+            let price = if let Plain::Interval { .. } = plain { state.step } else { price };
             let mut mark = 0;
             match plain {
                 Plain::Bucket { .. } => {
@@ -443,7 +445,7 @@ impl Model {
                 }
                 Plain::Interval { .. } if actual == 0 && n > 0 && mark == state.next => {
                     state.next -= state.step;
-                    state.step = 0;
+                    state.step = price;
                 }
                 Plain::Concurrency { .. } => state.events.retain(|e| e.open),
                 _ => {}

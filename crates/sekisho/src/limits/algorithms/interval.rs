@@ -6,7 +6,8 @@ use super::Room;
 pub(crate) struct State {
     /// When the next one may start.
     pub(crate) next: u64,
-    /// What the last one added to `next`, so that it can be taken back while nobody came after it.
+    /// What the last one added to `next`, so that it can be taken back while nobody came after it. A hold notes what it was
+    /// before, so that then the one before is the last one again.
     pub(crate) step: u64,
     pub(crate) held: u64,
 }
@@ -31,11 +32,11 @@ impl State {
         self.next
     }
 
-    pub(crate) fn end(&mut self, mark: u64, n: u64, actual: u64) {
+    pub(crate) fn end(&mut self, mark: u64, step_before: u64, n: u64, actual: u64) {
         self.held = self.held.saturating_sub(n);
         if actual == 0 && n > 0 && mark == self.next {
             self.next -= self.step;
-            self.step = 0;
+            self.step = step_before;
         }
     }
 }

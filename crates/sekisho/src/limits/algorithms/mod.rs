@@ -185,7 +185,7 @@ impl Algorithm {
             (Self::Interpolated { window, .. }, State::Interpolated(s)) => s.end(*window, mark, n, actual),
             (Self::Bucket { rate, .. }, State::Bucket(s)) => return s.end(rate, price, held_at, mark, n, actual),
             (_, State::Concurrency { held }) => *held = held.saturating_sub(n),
-            (_, State::Interval(s)) => s.end(mark, n, actual),
+            (_, State::Interval(s)) => s.end(mark, price, n, actual),
             _ => {}
         }
         0

@@ -124,7 +124,7 @@ pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
         slot += slots;
         hold += HOLD_RULE
             + match kind {
-                6 => HOLD_PRICE,
+                6 | 8 => HOLD_PRICE,
                 11 | 12 => HOLD_LABEL,
                 _ => 0,
             };

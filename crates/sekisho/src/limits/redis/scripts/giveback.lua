@@ -160,7 +160,7 @@ function L.replace(r, R, o, now, n, actual, price, h, per)
     R[o + 2] = max(0, R[o + 2] - n)
     if actual == 0 and n > 0 and mark == R[o] then
       R[o] = R[o] - R[o + 1]
-      R[o + 1] = 0
+      R[o + 1] = price
     end
   end
   return 0

@@ -1,7 +1,7 @@
 -- Open holds, leases, overrides, ends; records of another configuration.
 --
 -- A hold is tag (32, hex) · expires (7) · at (7) · provisional (1), then per rule amount (5) · mark (7) and, in a bucket, the price
--- it was taken at (7), for a seed's counter the label of the period it was charged to (12). Soonest to expire first.
+-- it was taken at, in an interval the step before (7), for a seed's counter the label of the period it was charged to (12). Soonest to expire first.
 --
 -- An end is tag (32, hex) · ending (1: 1 settled, 2 released, 3 expired) · expires (7) · forget at (7), then per rule amount
 -- (6). The last eight stand in the record, because a key for each costs more than all the rest of a settle. Older ones have
@@ -155,7 +155,7 @@ function L.end_hold(R, p, pers, pos, now, actual)
       if r[1] < 13 then label = string.match(sub(all, pos + r[8] + 12, pos + r[8] + 23), '^(%S*)') end
     end
     amounts[i] = actual(i, n)
-    local price = r[1] == 6 and (sunpack('>I7', all, pos + r[8] + 12)) or 1
+    local price = (r[1] == 6 or r[1] == 8) and (sunpack('>I7', all, pos + r[8] + 12)) or 1
     local given = L.replace(r, R, r[7], now, n, amounts[i], price, { at, mark, label, name }, pers[i])
     if given > 0 and #R[2] > 0 then
       local deep = L.depth(r, mark, at, now)
@@ -238,9 +238,10 @@ function L.reserve(R, p, pers, now, tag, name, expires, provisional, body, f, en
   for i, r in ipairs(p[5]) do
     local n = sunpack('>I6', body, f + 6 * i - 6)
     local _, price = L.terms(R, i, r)
+    local step_before = r[1] == 8 and R[r[7] + 1]
     local mark = L.take(r, R, r[7], now, n, price, true, entropy, pers[i], name)
     parts[#parts + 1] = spack('>I5I7', n, mark)
-    if r[1] == 6 then parts[#parts + 1] = spack('>I7', price) end
+    if r[1] == 6 or r[1] == 8 then parts[#parts + 1] = spack('>I7', step_before or price) end
     if r[1] == 11 or r[1] == 12 then parts[#parts + 1] = sub(pers[i][3] .. '            ', 1, 12) end
   end
   local hold, all, size = table.concat(parts), R[2], p[4]
