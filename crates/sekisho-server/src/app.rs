@@ -9,6 +9,7 @@ use sekisho::gate::Gate;
 use sekisho::limits::Limits;
 
 use crate::config::Config;
+use crate::gateway::forward::Upstreams;
 use crate::respond::Problem;
 use crate::start::StartError;
 
@@ -17,6 +18,7 @@ pub(crate) struct App {
     pub(crate) gate: Gate,
     pub(crate) config: Config,
     pub(crate) store: BackendKind,
+    pub(crate) upstreams: Upstreams,
 }
 
 impl App {
@@ -30,7 +32,8 @@ impl App {
                 subjects.insert(policy.policy.name().to_owned(), subject.spec.clone());
             }
         }
-        Ok(Arc::new(Self { gate: Gate::new(limits, subjects), config, store: backend.kind }))
+        let upstreams = Upstreams::new(&config.routes)?;
+        Ok(Arc::new(Self { gate: Gate::new(limits, subjects), config, store: backend.kind, upstreams }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -48,6 +48,32 @@ pub(crate) fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decisi
     }
 }
 
+/// The same on an answer that brings such headers of its own. A gateway must not promise more than the server behind it:
+/// lists are joined, and of the old headers those with less remaining stay.
+pub(crate) fn merge(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
+    let theirs = headers.clone();
+    const LISTS: [&str; 2] = ["ratelimit-policy", "ratelimit"];
+    LISTS.iter().for_each(|name| drop(headers.remove(*name)));
+    add(headers, style, decision);
+    for name in LISTS {
+        for value in theirs.get_all(name) {
+            headers.append(HeaderName::from_static(name), value.clone());
+        }
+    }
+    let remaining =
+        |headers: &HeaderMap| headers.get("x-ratelimit-remaining")?.to_str().ok()?.trim().parse::<u64>().ok();
+    if let (Some(ours), Some(less)) = (remaining(headers), remaining(&theirs))
+        && less < ours
+    {
+        for name in ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"] {
+            match theirs.get(name) {
+                Some(value) => drop(headers.insert(HeaderName::from_static(name), value.clone())),
+                None => drop(headers.remove(name)),
+            }
+        }
+    }
+}
+
 fn policy_item(rule: &Rule, outcome: &RuleOutcome) -> String {
     // A bucket's figures count its burst; its quota per window is the limit it refills at.
     let quota = if rule.limit() == rule.capacity() { outcome.limit } else { rule.limit() };

@@ -148,6 +148,32 @@ impl Problem {
         Self::new(StatusCode::REQUEST_TIMEOUT, "about:blank", "Request Timeout", detail)
     }
 
+    /// Which upstream failed, and how, is for the log.
+    pub(crate) fn bad_gateway() -> Self {
+        let detail = "the server behind this gateway did not answer";
+        Self::new(StatusCode::BAD_GATEWAY, "about:blank", "Bad Gateway", detail)
+    }
+
+    pub(crate) fn gateway_timeout() -> Self {
+        let detail = "the server behind this gateway took too long";
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "about:blank", "Gateway Timeout", detail)
+    }
+
+    /// The operator has not given the route its secret. Which one is for `/readyz` and the log.
+    pub(crate) fn not_configured() -> Self {
+        let detail = "this route is not configured completely";
+        let kind = "urn:sekisho:problem:not-configured";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, "Not configured", detail)
+    }
+
+    pub(crate) fn not_implemented(detail: &str) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, "about:blank", "Not Implemented", detail)
+    }
+
+    pub(crate) fn misdirected(detail: &str) -> Self {
+        Self::new(StatusCode::MISDIRECTED_REQUEST, "about:blank", "Misdirected Request", detail)
+    }
+
     pub(crate) fn unauthorized() -> Self {
         let detail = "send the API token as `Authorization: Bearer …`";
         Self::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail)

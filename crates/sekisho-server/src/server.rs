@@ -72,10 +72,10 @@ impl Server {
             Addresses { gateway: local("listen", &gateway, config.listen)?, api: local("api", &api, config.api)? };
         refuse_open_api(&config, addresses.api)?;
         let app = App::new(config, backend)?;
-        let timed = |router: Router| router.layer(from_fn(in_time));
         Ok(Self {
-            gateway: (gateway, timed(gateway::router(app.clone()))),
-            api: (api, timed(api::router(app))),
+            // Its routes have time-outs of their own.
+            gateway: (gateway, gateway::router(app.clone())),
+            api: (api, api::router(app).layer(from_fn(in_time))),
             addresses,
         })
     }

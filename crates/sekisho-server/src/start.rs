@@ -18,6 +18,8 @@ pub enum StartError {
     Store { url: String, reason: String },
     #[error("cannot listen on {address} ({name}): {error}")]
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
+    #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
+    Tls(String),
     #[error(
         "the API would be open to others at {0} without a token: set SEKISHO_API_TOKEN, or bind `api` to a loopback \
          address"

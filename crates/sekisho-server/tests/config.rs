@@ -1,7 +1,7 @@
 //! Every mistake in a configuration is named, with its place and what was probably meant.
 
 use sekisho_server::config::env::Environment;
-use sekisho_server::config::{Config, HeaderStyle};
+use sekisho_server::config::{Action, Config, HeaderStyle};
 
 fn problems(text: &str) -> String {
     Config::parse("sekisho.yaml", text).expect_err(text).to_string()
@@ -149,7 +149,7 @@ fn mistakes_elsewhere() {
         ("policies: { p: { rules: [] } }\n".into(), "1:25: `rules` must be 1 to 16; there are 0"),
         (
             "policies: { p: { subject: ipua, rules: [{ algorithm: block }] } }\n".into(),
-            "1:27: `subject` \"ipua\" is not one of ip, ip_ua, user, endpoint, header:<name>; did you mean `ip_ua`?",
+            "1:27: `subject` \"ipua\" is not one of ip, ip_ua, user, endpoint, header:<name>, claim:<name>; did you mean `ip_ua`?",
         ),
         (
             "policies: { p: { lease: 2d, rules: [{ algorithm: block }] } }\n".into(),
@@ -172,10 +172,50 @@ fn mistakes_elsewhere() {
             "3:36: the policy `bare` has no `subject`, which a route needs",
         ),
         (
-            route("match: { path: /a }, policy: demo, upstream: \"http://x\""),
-            "3:52: `upstream` is not available yet: give the route a fixed `respond`",
+            route("match: { path: /a }, policy: demo"),
+            "3:5: `upstream` or `respond` is missing: a route forwards or answers itself",
         ),
-        (route("match: { path: /a }, policy: demo"), "3:5: `respond` is missing: every route needs it"),
+        (
+            route("match: { path: /a }, policy: demo, respond: {}, upstream: \"http://x\""),
+            "3:65: a route has `upstream` or `respond`, not both",
+        ),
+        (
+            route("match: { path: /a }, policy: demo, respond: {}, timeout: 1s"),
+            "3:64: `timeout` is for a route with an `upstream`; this one has `respond`",
+        ),
+        (
+            route("match: { path: /a }, policy: demo, upstream: \"127.0.0.1:9000\""),
+            "3:52: `upstream` must be a URL such as http://127.0.0.1:9000; it is `127.0.0.1:9000`",
+        ),
+        (
+            route("match: { path: /a }, policy: demo, upstream: \"http://u:hidden@x\""),
+            "3:52: `upstream` holds credentials; give them as a `secret` header instead",
+        ),
+        (
+            route("match: { path: /a }, policy: demo, upstream: \"http://x\", release_on: [6xx]"),
+            "3:77: `release_on` must be one of connect, timeout, 5xx, 4xx; it is `6xx`; did you mean `5xx`?",
+        ),
+        (
+            route("match: { path: /a }, policy: demo, upstream: \"http://x\", settle_from: { requests: usage }"),
+            "3:89: `settle_from.requests` must be a JSON pointer such as /usage/total_tokens; it is `usage`",
+        ),
+        (
+            route("match: { path: /a }, policy: demo, upstream: \"http://x\", settle_from: { tokens: /usage }"),
+            "3:79: no rule of the policy `demo` counts `tokens`",
+        ),
+        (
+            route("match: { path: /a }, policy: demo, upstream: \"http://x\", secret: { header: x-key }"),
+            "3:72: `env` is missing: a secret is a header and the variable that holds it",
+        ),
+        (
+            route("match: { path: /a, host: \"x:80\" }, policy: demo, respond: {}"),
+            "3:32: `host` must be a name without a port, such as api.example.com",
+        ),
+        ("trusted_proxies: [10.0.0.0/33]\n".into(), "1:19: `trusted_proxies` must hold networks such as 10.0.0.0/8"),
+        (
+            "forwarded_by: x-real-ip\n".into(),
+            "1:15: `forwarded_by` must be one of x-forwarded-for, forwarded; it is `x-real-ip`",
+        ),
         (route("match: { path: a }, policy: demo, respond: {}"), "3:22: `path` must start with a slash; it is `a`"),
         (
             route("match: { path: /livez }, policy: demo, respond: {}"),
@@ -265,7 +305,8 @@ routes:
     assert_eq!(config.policies[0].policy.rules().len(), 11);
     assert_eq!(config.headers, HeaderStyle::Legacy);
     assert!(config.grpc.is_none());
-    assert_eq!(config.routes[0].respond.body, r#"{"list":[1,-1,2.5,true,null,"text"]}"#);
+    let Action::Respond(fixed) = &config.routes[0].action else { panic!("{:?}", config.routes[0]) };
+    assert_eq!(fixed.body, r#"{"list":[1,-1,2.5,true,null,"text"]}"#);
     let shown = format!("{config:?}");
     assert!(!shown.contains("pw"), "{shown}");
 }

@@ -182,7 +182,7 @@ impl ChargeBody {
 impl From<FactsBody> for Facts {
     fn from(body: FactsBody) -> Self {
         let FactsBody { ip, user_agent, user, method, path, headers } = body;
-        Self { ip, user_agent, user, method, path, headers: headers.0 }
+        Self { ip, user_agent, user, claims: Vec::new(), method, path, headers: headers.0 }
     }
 }
 

@@ -2,8 +2,9 @@
 //! that of the process.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 
-/// The variables that Sekisho looks at.
+/// The variables that Sekisho may look at: its own, and those that routes name for their secrets.
 #[derive(Clone, Default)]
 pub struct Environment(HashMap<String, String>);
 
@@ -19,10 +20,8 @@ impl Environment {
     /// Variables that are not Unicode are none of ours.
     #[allow(clippy::disallowed_methods, reason = "this is the one door to the environment")]
     pub fn of_process() -> Self {
-        let known = [LISTEN, API, GRPC, INSTANCES, API_TOKEN, REDIS_URL, LOG];
-        Self(
-            known.iter().filter_map(|name| std::env::var(name).ok().map(|value| ((*name).to_owned(), value))).collect(),
-        )
+        let unicode = |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
+        Self(std::env::vars_os().filter_map(unicode).collect())
     }
 
     pub fn api_token(&self) -> Option<&str> {
@@ -46,9 +45,9 @@ impl<const N: usize> From<[(&str, &str); N]> for Environment {
     }
 }
 
-/// Names only: the values hold a token and a password.
+/// The values hold tokens and passwords.
 impl std::fmt::Debug for Environment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        write!(f, "Environment({} variables)", self.0.len())
     }
 }

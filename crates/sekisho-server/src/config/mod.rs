@@ -1,6 +1,8 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
 pub mod env;
+mod forward;
+mod path;
 mod policy;
 mod problem;
 mod read;
@@ -14,19 +16,34 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
 use env::Environment;
+pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};
+pub use path::PathPattern;
 pub use policy::{PolicyConfig, SubjectConfig};
 pub use problem::ConfigError;
 pub(crate) use problem::did_you_mean;
 use read::Reader;
-pub use route::{FixedResponse, PathPattern, Route};
+pub use route::{Action, FixedResponse, Route};
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 10] =
-    ["listen", "api", "grpc", "store", "memory", "instances", "usage_policy", "headers", "policies", "routes"];
+const FIELDS: [&str; 12] = [
+    "listen",
+    "api",
+    "grpc",
+    "store",
+    "memory",
+    "instances",
+    "trusted_proxies",
+    "forwarded_by",
+    "usage_policy",
+    "headers",
+    "policies",
+    "routes",
+];
 
 /// Everything the server needs to know, checked.
 #[derive(Debug, Clone)]
@@ -41,6 +58,8 @@ pub struct Config {
     pub memory: Capacity,
     /// The least number of instances to assume in an outage.
     pub instances: u32,
+    /// Whose word is taken for where a request comes from.
+    pub trusted_proxies: TrustedProxies,
     pub usage_policy: Option<String>,
     pub headers: HeaderStyle,
     pub policies: Vec<PolicyConfig>,
@@ -79,6 +98,7 @@ impl Default for Config {
             store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
             memory: Capacity::default(),
             instances: 1,
+            trusted_proxies: TrustedProxies::default(),
             usage_policy: None,
             headers: HeaderStyle::Both,
             policies: Vec::new(),
@@ -133,6 +153,13 @@ impl Config {
         if let Some(text) = environment.get(env::REDIS_URL) {
             self.store.url = Some(StoreUrl::parse(text).map_err(|reason| refuse(env::REDIS_URL, reason))?);
         }
+        for route in &mut self.routes {
+            if let Action::Forward(forward) = &mut route.action
+                && let Some(secret) = &mut forward.secret
+            {
+                secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
+            }
+        }
         self.api_token = environment.api_token().map(|token| Secret::new(token.to_owned()));
         Ok(self)
     }
@@ -170,6 +197,13 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(instances) = fields.take("instances").and_then(|node| reader.whole(node, "instances", 1, 100_000)) {
         config.instances = u32::try_from(instances).unwrap_or(u32::MAX);
     }
+    if let Some(node) = fields.take("trusted_proxies") {
+        config.trusted_proxies.networks = read_networks(reader, node);
+    }
+    let sources = [("x-forwarded-for", ForwardedBy::XForwardedFor), ("forwarded", ForwardedBy::Forwarded)];
+    if let Some(source) = fields.take("forwarded_by").and_then(|node| reader.choice(node, "forwarded_by", &sources)) {
+        config.trusted_proxies.source = source;
+    }
     let styles = [
         ("legacy", HeaderStyle::Legacy),
         ("draft", HeaderStyle::Draft),
@@ -192,6 +226,21 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         config.routes = route::read_all(reader, node, &config.policies, &named);
     }
     Some(config)
+}
+
+fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {
+    let mut networks = Vec::new();
+    for node in reader.list(node, "trusted_proxies").unwrap_or_default() {
+        let Some(text) = reader.text(node, "trusted_proxies") else { continue };
+        match text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from)) {
+            Ok(network) => networks.push(network),
+            Err(_) => {
+                let message = format!("`trusted_proxies` must hold networks such as 10.0.0.0/8; it holds `{text}`");
+                reader.complain(node.at, message);
+            }
+        }
+    }
+    networks
 }
 
 fn read_address(reader: &mut Reader, node: &Node, what: &str) -> Option<SocketAddr> {

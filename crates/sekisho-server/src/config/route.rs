@@ -1,20 +1,21 @@
 //! Routes of the gateway: what they match, what they charge, what they answer.
 
-use std::fmt;
-
 use axum::body::Bytes;
 use axum::http::{Method, StatusCode};
 use sekisho::key::Endpoint;
 use sekisho::limits::{Cost, MAX_AMOUNT, REQUESTS};
 
+use super::forward::{self, Forward};
+use super::path::PathPattern;
 use super::policy::PolicyConfig;
 use super::problem::did_you_mean;
-use super::read::Reader;
+use super::read::{Fields, Reader};
 use super::tree::{Node, Value};
 
-const FIELDS: [&str; 5] = ["match", "policy", "cost", "respond", "upstream"];
+const FIELDS: [&str; 10] =
+    ["match", "policy", "cost", "endpoint", "respond", "upstream", "timeout", "release_on", "settle_from", "secret"];
 /// The gateway answers these itself.
-const RESERVED: [&str; 3] = ["/livez", "/readyz", "/healthz"];
+const RESERVED: [&str; 4] = ["/livez", "/readyz", "/healthz", "/api/config/usage"];
 const METHODS: [(&str, Method); 7] = [
     ("GET", Method::GET),
     ("HEAD", Method::HEAD),
@@ -27,12 +28,23 @@ const METHODS: [(&str, Method); 7] = [
 
 #[derive(Debug, Clone)]
 pub struct Route {
+    /// Any if there is none. In lower case, without a port.
+    pub host: Option<String>,
     pub path: PathPattern,
     /// Empty for all.
     pub methods: Vec<Method>,
+    /// What limits call it.
+    pub endpoint: String,
     pub policy: String,
     pub cost: Cost,
-    pub respond: FixedResponse,
+    pub action: Action,
+}
+
+/// What becomes of an admitted request.
+#[derive(Debug, Clone)]
+pub enum Action {
+    Respond(FixedResponse),
+    Forward(Box<Forward>),
 }
 
 #[derive(Debug, Clone)]
@@ -42,86 +54,6 @@ pub struct FixedResponse {
     pub body: Bytes,
 }
 
-/// A path whose segments are text or `{parameters}`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PathPattern {
-    segments: Vec<Segment>,
-}
-
-#[derive(Debug, Clone)]
-enum Segment {
-    Text(String),
-    Parameter(String),
-}
-
-/// Two parameters match the same paths whatever they are called.
-impl PartialEq for Segment {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Text(a), Self::Text(b)) => a == b,
-            (Self::Parameter(_), Self::Parameter(_)) => true,
-            _ => false,
-        }
-    }
-}
-
-impl Eq for Segment {}
-
-impl PathPattern {
-    fn parse(text: &str) -> Result<Self, String> {
-        let Some(rest) = text.strip_prefix('/') else {
-            return Err(format!("must start with a slash; it is `{text}`"));
-        };
-        if let Some(bad) = text.chars().find(|c| c.is_control() || c.is_whitespace() || matches!(c, '?' | '#' | '*')) {
-            return Err(format!("holds {bad:?}, which no path may hold"));
-        }
-        let segments = rest.split('/').map(|segment| {
-            let name = segment.strip_prefix('{').and_then(|rest| rest.strip_suffix('}'));
-            match name {
-                Some(name) if !name.is_empty() && !name.contains(['{', '}']) => Ok(Segment::Parameter(name.to_owned())),
-                _ if segment.contains(['{', '}']) => {
-                    Err(format!("has the segment `{segment}`: a parameter is a whole segment, such as {{id}}"))
-                }
-                _ => Ok(Segment::Text(segment.to_owned())),
-            }
-        });
-        let pattern = Self { segments: segments.collect::<Result<_, _>>()? };
-        // The path is also an endpoint that limits tell apart: better refused here than on every request.
-        Endpoint::new(pattern.endpoint()).map_err(|invalid| invalid.reason)?;
-        Ok(pattern)
-    }
-
-    /// Compared as sent, without decoding: what is written differently is another path, and is not found.
-    pub(crate) fn matches(&self, path: &str) -> bool {
-        let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
-        let fits = |(segment, given): (&Segment, Option<&str>)| match (segment, given) {
-            (Segment::Text(text), Some(given)) => text == given,
-            (Segment::Parameter(_), Some(given)) => !given.is_empty(),
-            (_, None) => false,
-        };
-        self.segments.iter().map(|segment| (segment, given.next())).all(fits) && given.next().is_none()
-    }
-
-    /// The path as limits know it: never what the caller sent, so that nobody can make up endpoints.
-    pub(crate) fn endpoint(&self) -> String {
-        let part = |segment: &Segment| match segment {
-            Segment::Text(text) => format!("/{text}"),
-            Segment::Parameter(name) => format!("/:{name}"),
-        };
-        self.segments.iter().map(part).collect()
-    }
-}
-
-/// As the file writes it.
-impl fmt::Display for PathPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.segments.iter().try_for_each(|segment| match segment {
-            Segment::Text(text) => write!(f, "/{text}"),
-            Segment::Parameter(name) => write!(f, "/{{{name}}}"),
-        })
-    }
-}
-
 pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Vec<Route> {
     let mut routes: Vec<(u32, Route)> = Vec::new();
     for node in reader.list(node, "routes").unwrap_or_default() {
@@ -129,7 +61,8 @@ pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfi
         let covers = |earlier: &Route| {
             let methods = earlier.methods.is_empty()
                 || !route.methods.is_empty() && route.methods.iter().all(|method| earlier.methods.contains(method));
-            earlier.path == route.path && methods
+            let host = earlier.host.is_none() || earlier.host == route.host;
+            earlier.path == route.path && methods && host
         };
         if let Some((line, _)) = routes.iter().find(|(_, earlier)| covers(earlier)) {
             reader.complain(node.at, format!("this route is never reached: the one on line {line} matches all of it"));
@@ -142,19 +75,14 @@ pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfi
 /// `named` are all policies of the file, also those that could not be read: one mistake should not be reported twice.
 fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<Route> {
     let fields = reader.fields(node, "routes", &FIELDS)?;
-    if let Some(node) = fields.peek("upstream") {
-        reader.complain(node.at, "`upstream` is not available yet: give the route a fixed `respond`");
-        return None;
-    }
     let mut needed = |name: &str| {
         if fields.peek(name).is_none() {
             reader.complain(fields.at, format!("`{name}` is missing: every route needs it"));
         }
         fields.peek(name)
     };
-    let (matched, policy, respond) = (needed("match")?, needed("policy")?, needed("respond")?);
+    let (matched, policy) = (needed("match")?, needed("policy")?);
     let matched = read_match(reader, matched);
-    let respond = read_respond(reader, respond);
     let name = reader.text(policy, "policy")?;
     let Some(config) = policies.iter().find(|known| known.policy.name() == name) else {
         if !named.contains(&name) {
@@ -171,12 +99,60 @@ fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&s
         Some(node) => read_cost(reader, node, config)?,
         None => Cost::default(),
     };
-    let (path, methods) = matched?;
-    Some(Route { path, methods, policy: name.to_owned(), cost, respond: respond? })
+    let action = read_action(reader, &fields, config);
+    let (host, path, methods) = matched?;
+    let endpoint = match fields.peek("endpoint") {
+        Some(node) => {
+            let label = reader.text(node, "endpoint")?;
+            let checked =
+                Endpoint::new(label).map_err(|e| reader.complain(node.at, format!("`endpoint` {}", e.reason)));
+            checked.ok().map(|_| label.to_owned())?
+        }
+        None => path.endpoint(),
+    };
+    Some(Route { host, path, methods, endpoint, policy: name.to_owned(), cost, action: action? })
 }
 
-fn read_match(reader: &mut Reader, node: &Node) -> Option<(PathPattern, Vec<Method>)> {
-    let fields = reader.fields(node, "match", &["path", "methods"])?;
+fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) -> Option<Action> {
+    match (fields.peek("respond"), fields.peek("upstream")) {
+        (Some(respond), None) => {
+            for name in ["timeout", "release_on", "settle_from", "secret"] {
+                if let Some(node) = fields.peek(name) {
+                    reader.complain(
+                        node.at,
+                        format!("`{name}` is for a route with an `upstream`; this one has `respond`"),
+                    );
+                }
+            }
+            read_respond(reader, respond).map(Action::Respond)
+        }
+        (None, Some(upstream)) => {
+            forward::read(reader, upstream, fields, policy).map(|forward| Action::Forward(Box::new(forward)))
+        }
+        (Some(_), Some(upstream)) => {
+            reader.complain(upstream.at, "a route has `upstream` or `respond`, not both");
+            None
+        }
+        (None, None) => {
+            reader.complain(fields.at, "`upstream` or `respond` is missing: a route forwards or answers itself");
+            None
+        }
+    }
+}
+
+fn read_match(reader: &mut Reader, node: &Node) -> Option<(Option<String>, PathPattern, Vec<Method>)> {
+    let fields = reader.fields(node, "match", &["path", "methods", "host"])?;
+    let host = match fields.peek("host") {
+        Some(node) => {
+            let host = reader.text(node, "host")?.to_ascii_lowercase();
+            if host.is_empty() || host.contains(|c: char| c.is_whitespace() || matches!(c, '/' | ':' | '@' | '*')) {
+                reader.complain(node.at, "`host` must be a name without a port, such as api.example.com");
+                return None;
+            }
+            Some(host)
+        }
+        None => None,
+    };
     let Some(path) = fields.peek("path") else {
         reader.complain(node.at, "`path` is missing: a route matches by it");
         return None;
@@ -200,7 +176,7 @@ fn read_match(reader: &mut Reader, node: &Node) -> Option<(PathPattern, Vec<Meth
             }
         }
     }
-    Some((pattern.ok()?, methods))
+    Some((host, pattern.ok()?, methods))
 }
 
 fn read_cost(reader: &mut Reader, node: &Node, config: &PolicyConfig) -> Option<Cost> {
@@ -266,27 +242,4 @@ fn json(reader: &mut Reader, node: &Node) -> Option<serde_json::Value> {
         reader.complain(node.at, "`json` holds a number that JSON cannot write");
     }
     number.map(Json::Number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn paths_match_whole_segments() {
-        let pattern = PathPattern::parse("/api/scan/{id}").unwrap();
-        for (path, expected) in [
-            ("/api/scan/7", true),
-            ("/api/scan/", false),
-            ("/api/scan", false),
-            ("/api/scan/7/8", false),
-            ("/api/%73can/7", false),
-            ("/API/scan/7", false),
-        ] {
-            assert_eq!(pattern.matches(path), expected, "{path}");
-        }
-        assert_eq!(pattern.endpoint(), "/api/scan/:id");
-        assert!(PathPattern::parse("/").unwrap().matches("/"));
-        assert!(PathPattern::parse("api").is_err() && PathPattern::parse("/a{b}").is_err());
-    }
 }

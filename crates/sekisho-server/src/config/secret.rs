@@ -13,6 +13,10 @@ impl Secret {
         Self(text)
     }
 
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
     /// Takes the same time wherever the first difference stands.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(given).into()

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+pub(crate) mod upstream;
+
 use std::io::Read as _;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -88,6 +90,7 @@ impl TestServer {
         let thread = std::thread::spawn(move || runtime().block_on(serve));
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
+            .max_redirects(0)
             .timeout_global(Some(Duration::from_secs(20)))
             .build()
             .into();
@@ -110,6 +113,10 @@ impl TestServer {
 
     pub(crate) fn gateway(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
         self.to(format!("http://{}{path}", self.addresses.gateway), method, headers, String::new())
+    }
+
+    pub(crate) fn send_to_gateway(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Reply {
+        self.to(format!("http://{}{path}", self.addresses.gateway), method, headers, body.to_owned())
     }
 
     fn to(&self, url: String, method: &str, headers: &[(&str, &str)], body: String) -> Reply {
@@ -161,4 +168,16 @@ pub(crate) fn raw_answer(stream: &mut TcpStream) -> (String, bool) {
     let length = head.split("content-length: ").nth(1).unwrap().split('\r').next().unwrap();
     stream.read_exact(&mut vec![0; length.parse().unwrap()]).unwrap();
     (head.split(' ').nth(1).unwrap().to_owned(), head.contains("connection: close"))
+}
+
+/// Waits for a condition that must come true.
+#[track_caller]
+pub(crate) fn until(mut holds: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("it did not come true in ten seconds");
 }

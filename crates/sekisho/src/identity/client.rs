@@ -35,6 +35,11 @@ impl ForwardedBy {
 }
 
 impl TrustedProxies {
+    pub fn trusts(&self, ip: IpAddr) -> bool {
+        let ip = canonical(ip);
+        self.networks.iter().any(|network| network.contains(&ip))
+    }
+
     /// The rightmost hop that is not one of the proxies, or the leftmost if all are. `values` are those of the header
     /// [`ForwardedBy::header`] in their order. A hop that is no address ends the walk: what stands left of it was said by
     /// nobody we know.
@@ -42,7 +47,7 @@ impl TrustedProxies {
         let mut client = canonical(peer);
         let hops = values.rev().flat_map(|value| value.rsplit(','));
         for hop in hops.take(MAX_HOPS) {
-            if !self.networks.iter().any(|network| network.contains(&client)) {
+            if !self.trusts(client) {
                 break;
             }
             let address = match self.source {
@@ -70,7 +75,7 @@ pub(crate) fn canonical(ip: IpAddr) -> IpAddr {
 fn address(text: &str) -> Option<IpAddr> {
     let is_port = |port: &str| port.is_empty() || port.strip_prefix(':').is_some_and(|p| p.parse::<u16>().is_ok());
     let ip = if let Some(rest) = text.strip_prefix('[') {
-        let (v6, port) = rest.split_once(']').filter(|(_, port)| is_port(port))?;
+        let (v6, _) = rest.split_once(']').filter(|(_, port)| is_port(port))?;
         IpAddr::V6(v6.parse::<Ipv6Addr>().ok()?)
     } else if let Ok(ip) = text.parse() {
         ip
@@ -144,7 +149,9 @@ mod tests {
 
     #[test]
     fn a5_garbage_ends_the_walk_at_the_last_good_hop() {
-        for garbage in ["unknown", "_hidden", "host.example", "fe80::1%eth0", "1.2.3.4:99999", "[::1", "::1]:5", "1.2.3"] {
+        for garbage in
+            ["unknown", "_hidden", "host.example", "fe80::1%eth0", "1.2.3.4:99999", "[::1", "::1]:5", "1.2.3"]
+        {
             assert_eq!(by_xff("10.0.0.1", &[&format!("6.6.6.6, {garbage}, 10.0.0.2")]), "10.0.0.2", "{garbage}");
         }
         for (good, client) in [
@@ -171,7 +178,8 @@ mod tests {
         };
         assert_eq!(client("for=192.0.2.43, For=\"[2001:db8:cafe::17]:4711\""), "2001:db8:cafe::17");
         assert_eq!(client("for=6.6.6.6, for=192.0.2.60;proto=http;by=203.0.113.43, for=10.0.0.7"), "192.0.2.60");
-        for malformed in ["for=unknown", "for=_secret", "for", "", "for=\"1.2.3.4", "for=1.2.3.4;for=5.6.7.8", "by=1.2.3.4"]
+        for malformed in
+            ["for=unknown", "for=_secret", "for", "", "for=\"1.2.3.4", "for=1.2.3.4;for=5.6.7.8", "by=1.2.3.4"]
         {
             assert_eq!(client(&format!("for=6.6.6.6, {malformed}")), "10.0.0.1", "{malformed}");
         }

@@ -17,6 +17,8 @@ pub struct Facts {
     pub ip: Option<IpAddr>,
     pub user_agent: Option<String>,
     pub user: Option<String>,
+    /// Of a token that was verified; nothing else may put any here.
+    pub claims: Vec<(String, String)>,
     pub method: Option<String>,
     pub path: Option<String>,
     /// Names in lower case.
@@ -38,11 +40,12 @@ pub enum SubjectPart {
     IpUa,
     User,
     Header(String),
+    Claim(String),
     Endpoint,
 }
 
 impl SubjectPart {
-    const KNOWN: &str = "ip, ip_ua, user, endpoint, header:<name>";
+    const KNOWN: &str = "ip, ip_ua, user, endpoint, header:<name>, claim:<name>";
 
     pub fn parse(text: &str) -> Result<Self, Invalid> {
         match text {
@@ -50,9 +53,10 @@ impl SubjectPart {
             "ip_ua" => Ok(Self::IpUa),
             "user" => Ok(Self::User),
             "endpoint" => Ok(Self::Endpoint),
-            _ => match text.strip_prefix("header:").filter(|name| !name.is_empty()) {
-                Some(name) => Ok(Self::Header(name.to_ascii_lowercase())),
-                None => Err(Invalid::new("subject", format!("{text:?} is not one of {}", Self::KNOWN))),
+            _ => match text.split_once(':').filter(|(_, name)| !name.is_empty()) {
+                Some(("header", name)) => Ok(Self::Header(name.to_ascii_lowercase())),
+                Some(("claim", name)) => Ok(Self::Claim(name.to_owned())),
+                _ => Err(Invalid::new("subject", format!("{text:?} is not one of {}", Self::KNOWN))),
             },
         }
     }
@@ -65,10 +69,8 @@ impl SubjectPart {
             Self::IpUa => Ok(format!("{}:{}", ip()?, user_agent_hash(facts.user_agent.as_deref().unwrap_or("")))),
             Self::User => facts.user.clone().ok_or_else(|| needed("user")),
             Self::Endpoint => facts.path.clone().ok_or_else(|| needed("path")),
-            Self::Header(name) => {
-                let header = facts.headers.iter().find(|(known, _)| known == name);
-                header.map(|(_, value)| value.clone()).ok_or_else(|| needed(&format!("headers.{name}")))
-            }
+            Self::Header(name) => named(&facts.headers, name).ok_or_else(|| needed(&format!("headers.{name}"))),
+            Self::Claim(name) => named(&facts.claims, name).ok_or_else(|| needed(&format!("claims.{name}"))),
         }
     }
 }
@@ -107,6 +109,10 @@ impl SubjectSpec {
         }
         Ok((Subject::new(joined)?, endpoint))
     }
+}
+
+fn named(pairs: &[(String, String)], name: &str) -> Option<String> {
+    pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
 }
 
 fn user_agent_hash(user_agent: &str) -> String {
@@ -154,6 +160,8 @@ mod tests {
         assert_eq!(build(&["ip_ua"], &Facts { user_agent: None, ..facts() }), "192.168.1.1:e3b0c442");
         assert_eq!(build(&["user", "header:X-Tenant"], &facts()), "user%3A1:acme");
         assert_eq!(build(&["user"], &facts()), "user:1");
+        let claims = vec![("org".into(), "o1".into())];
+        assert_eq!(build(&["claim:org", "user"], &Facts { claims, ..facts() }), "o1:user%3A1");
     }
 
     #[test]

@@ -60,6 +60,13 @@ impl Admission {
         self.on_drop = Some(self.as_reserved());
     }
 
+    /// As [`sent`](Self::sent), with what is known of the cost by now: a drop settles at that. A stream tells its cost while
+    /// it runs, and its reader may leave at any time.
+    pub fn sent_at(&mut self, actual: &Cost) -> Result<(), Error> {
+        self.on_drop = Some(settle_by(&self.targets, actual)?);
+        Ok(())
+    }
+
     /// Leaves the reservation to whoever settles it by its id: the lease is all that watches over it now.
     pub fn into_id(mut self) -> ReservationId {
         self.on_drop = None;

@@ -135,6 +135,11 @@ impl Limits {
         self.peek(&[Charge { policy: policy.to_owned(), subject, endpoint, cost: nothing }]).await
     }
 
+    /// Whether the store answers.
+    pub async fn ping(&self) -> Result<(), Error> {
+        self.store.ping().await
+    }
+
     /// Forgets all that is counted, held and overridden for one subject.
     pub async fn reset(&self, policy: &str, subject: Subject, endpoint: Option<Endpoint>) -> Result<Decision, Error> {
         self.operate(self.target(policy, subject, endpoint)?, Operation::Reset).await

@@ -37,6 +37,9 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
     /// Resets, grants or overrides, and answers with the figures afterwards.
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken>;
 
+    /// Whether the store answers.
+    fn ping(&self) -> StoreFuture<'_, ()>;
+
     /// Forgets everything. For tests.
     fn reset_all(&self) -> StoreFuture<'_, ()>;
 

@@ -217,6 +217,10 @@ impl LimitStore for RedisStore {
         })
     }
 
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move { self.redis.command_all(redis::cmd("PING")).await.map(drop).map_err(unavailable) })
+    }
+
     /// Empties the whole database.
     fn reset_all(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.redis.command_all(redis::cmd("FLUSHDB")).await.map(drop).map_err(unavailable) })

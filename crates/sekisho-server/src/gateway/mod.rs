@@ -1,0 +1,168 @@
+//! The gateway: configured routes for clients that are not trusted.
+
+pub(crate) mod forward;
+mod headers;
+mod status;
+mod usage;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::http::{Method, Request};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use sekisho::gate::{Ask, Who};
+use sekisho::identity::Facts;
+use sekisho::limits::{Decision, ReserveOptions, Reserved};
+
+use crate::app::App;
+use crate::config::{Action, Route};
+use crate::fields;
+use crate::respond::Problem;
+
+/// The address at the other end of the connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok"))
+        .route("/healthz", get(async || "ok"))
+        .route("/readyz", get(status::ready))
+        .route("/api/config/usage", get(status::usage))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
+        .fallback(answer)
+        .with_state(app)
+}
+
+async fn answer(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>, request: Request<Body>) -> Response {
+    let answered = match find(&app.config.routes, request) {
+        Ok((route, request)) => govern(&app, route, peer, request).await,
+        Err(problem) => Err(problem),
+    };
+    answered.unwrap_or_else(IntoResponse::into_response)
+}
+
+fn find(routes: &[Route], request: Request<Body>) -> Result<(&Route, Request<Body>), Problem> {
+    let (head, body) = request.into_parts();
+    if let Some(problem) = headers::refuse(&head) {
+        return Err(problem);
+    }
+    let route = route(routes, host(&head), &head.method, head.uri.path())?;
+    Ok((route, Request::from_parts(head, body)))
+}
+
+/// The first route that matches, as the file orders them.
+fn route<'a>(routes: &'a [Route], host: Option<&str>, method: &Method, path: &str) -> Result<&'a Route, Problem> {
+    let mut allowed: Vec<&str> = Vec::new();
+    let is_for = |route: &&Route| {
+        let is_host = |wanted: &String| host.is_some_and(|host| is_named(host, wanted));
+        route.path.matches(path) && route.host.as_ref().is_none_or(is_host)
+    };
+    for route in routes.iter().filter(is_for) {
+        // What answers GET answers HEAD.
+        let heads = method == Method::HEAD && route.methods.contains(&Method::GET);
+        if route.methods.is_empty() || route.methods.contains(method) || heads {
+            return Ok(route);
+        }
+        allowed.extend(route.methods.iter().map(Method::as_str));
+    }
+    if allowed.is_empty() {
+        Err(Problem::not_found())
+    } else {
+        Err(Problem::method_not_allowed(Some(allowed.join(", "))))
+    }
+}
+
+/// As the client wrote it, with its port.
+fn host(head: &Parts) -> Option<&str> {
+    let of_uri = || head.uri.authority().map(Authority::as_str);
+    head.headers.get(HOST).and_then(|host| host.to_str().ok()).or_else(of_uri)
+}
+
+/// A port, a dot at the end and the case of letters do not make another host.
+fn is_named(host: &str, wanted: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case(wanted)
+}
+
+/// Charges the route's policy, then answers, with the figures on either answer.
+async fn govern(app: &App, route: &Route, peer: Peer, request: Request<Body>) -> Result<Response, Problem> {
+    let facts = facts(app, peer, route, request.method(), request.headers());
+    let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
+    let decided = |error| app.problem(&error);
+    match &route.action {
+        Action::Respond(fixed) => {
+            let decision = app.gate.check(&asks).await.map_err(decided)?;
+            if !decision.allowed {
+                return Ok(denied(app, &decision));
+            }
+            turn(&decision).await;
+            let mut response = Response::new(Body::from(fixed.body.clone()));
+            *response.status_mut() = fixed.status;
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            fields::add(response.headers_mut(), app.config.headers, &decision);
+            Ok(response)
+        }
+        Action::Forward(to) => {
+            if to.secret.as_ref().is_some_and(|secret| secret.value.is_none()) {
+                return Err(Problem::not_configured());
+            }
+            match app.gate.reserve(&asks, &ReserveOptions::default()).await.map_err(decided)? {
+                Reserved::Denied(decision) => Ok(denied(app, &decision)),
+                Reserved::Admitted(admission) => {
+                    let decision = admission.decision().clone();
+                    turn(&decision).await;
+                    let is_trusted = app.config.trusted_proxies.trusts(peer.0.ip());
+                    let sent = forward::forward(&app.upstreams, to, request, peer.0.ip(), is_trusted, admission).await;
+                    let mut response = sent.unwrap_or_else(IntoResponse::into_response);
+                    fields::merge(response.headers_mut(), app.config.headers, &decision);
+                    Ok(response)
+                }
+            }
+        }
+    }
+}
+
+/// A rule that queues or paces admits for later. Whoever leaves meanwhile has sent nothing and pays nothing.
+async fn turn(decision: &Decision) {
+    if let Some(turn) = decision.wait_until() {
+        tokio::time::sleep(turn.since(decision.at)).await;
+    }
+}
+
+fn denied(app: &App, decision: &Decision) -> Response {
+    let mut response = Problem::denied(decision).into_response();
+    fields::add(response.headers_mut(), app.config.headers, decision);
+    response
+}
+
+/// What is known of a request. The address is the peer's unless a proxy of ours says otherwise.
+fn facts(app: &App, peer: Peer, route: &Route, method: &Method, headers: &HeaderMap) -> Facts {
+    facts_at(app, peer, Some(route.endpoint.clone()), method, headers)
+}
+
+fn facts_at(app: &App, peer: Peer, endpoint: Option<String>, method: &Method, headers: &HeaderMap) -> Facts {
+    let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+    let proxies = &app.config.trusted_proxies;
+    let hops: Vec<&str> =
+        headers.get_all(proxies.source.header()).iter().map(|value| value.to_str().unwrap_or("?")).collect();
+    Facts {
+        ip: Some(proxies.client(peer.0.ip(), hops.into_iter())),
+        user_agent: headers.get(USER_AGENT).and_then(text),
+        user: None,
+        claims: Vec::new(),
+        method: Some(method.as_str().to_owned()),
+        path: endpoint,
+        headers: headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect(),
+    }
+}

@@ -1,0 +1,72 @@
+//! What seed 000 asks of a gateway: whether it can serve, and how much of a day's budget the caller has used.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Extension, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use sekisho::backend::BackendKind;
+use sekisho::gate::{Ask, Who};
+use sekisho::limits::{Cost, Period};
+use serde_json::json;
+
+use super::{Peer, facts_at};
+use crate::app::App;
+use crate::config::Action;
+use crate::respond::Problem;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// 200 while requests can be decided and sent on, 503 otherwise: the status is the contract, the checks say why.
+pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
+    let has_secret = |action: &Action| match action {
+        Action::Forward(to) => to.secret.as_ref().is_none_or(|secret| secret.value.is_some()),
+        Action::Respond(_) => true,
+    };
+    let has_secrets = app.config.routes.iter().all(|route| has_secret(&route.action));
+    let backend = if app.store == BackendKind::Memory { "in_memory" } else { "redis" };
+    let answers = match app.gate.limits().ping().await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "the store did not answer");
+            false
+        }
+    };
+    let is_ready = has_secrets && answers;
+    let body = json!({
+        "status": if is_ready { "ok" } else { "unavailable" },
+        "checks": {
+            "api_key_configured": has_secrets,
+            "rate_limiter_backend": backend,
+            "rate_limiter_ok": answers,
+        },
+    });
+    let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(body)).into_response()
+}
+
+/// The caller's own figures under `usage_policy`: the rule of a calendar day, and the one of a minute.
+pub(super) async fn usage(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    method: Method,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
+    let ask =
+        Ask { policy: name, who: Who::Facts(facts_at(&app, peer, None, &method, &headers)), cost: Cost::default() };
+    let decided = |error| app.problem(&error);
+    let charge = app.gate.identify(&ask).map_err(decided)?;
+    let decision = app.gate.limits().explain(&charge.policy, charge.subject, charge.endpoint).await.map_err(decided)?;
+    let rules = || decision.charges.iter().flat_map(|charge| charge.policy.rules().iter().zip(&charge.rules));
+    let daily = rules().find(|(rule, _)| rule.calendar_parts().is_some_and(|(period, _)| period == Period::Day));
+    let minute = rules().find(|(rule, _)| rule.calendar_parts().is_none() && rule.window() == Some(MINUTE));
+    let body = json!({
+        "daily_count": daily.map(|(_, figures)| figures.used + figures.held),
+        "daily_limit": daily.map(|(_, figures)| figures.limit),
+        "per_minute_limit": minute.map(|(_, figures)| figures.limit),
+    });
+    Ok(Json(body).into_response())
+}
