@@ -16,8 +16,8 @@ use crate::keys::{names, sequence};
 use crate::measure::{median, ratio, row};
 
 const SUBJECTS: usize = 20_000;
-const ROUNDS: usize = 5;
-const LASTS: Duration = Duration::from_millis(1_500);
+const ROUNDS: usize = 15;
+const LASTS: Duration = Duration::from_millis(500);
 
 /// Seed 000's reservation as one script: sliding log and daily counter, on Redis's clock.
 const SEED: &str = r"
