@@ -16,6 +16,8 @@ const OLDEST_REDIS: u32 = 7;
 
 pub(crate) fn run() -> Result<()> {
     redis_server()?;
+    proxy("nginx", &["/usr/sbin/nginx", "nginx"], "-v")?;
+    proxy("caddy", &["caddy"], "version")?;
     nextest()
 }
 
@@ -47,15 +49,32 @@ pub(crate) fn redis_server() -> Result<()> {
     if version().is_none() {
         apt_install("redis-server")
             .with_context(|| format!("the tests need redis-server {OLDEST_REDIS}.0 or newer"))?;
-        // The tests start their own servers; one that comes up at boot would only hold memory.
-        if Path::new("/run/systemd/system").exists() {
-            shell::run(&mut as_root("systemctl", &["disable", "redis-server"])?)?;
-        }
+        not_at_boot("redis-server")?;
     }
     let version = version().context("redis-server is installed but does not run")?;
     let major = redis_major(&version).with_context(|| format!("no version in {version:?}"))?;
     ensure!(major >= OLDEST_REDIS, "redis-server {OLDEST_REDIS}.0 or newer is needed, found: {version}");
     println!("redis-server: {version}");
+    Ok(())
+}
+
+/// The tests start their own; one that comes up at boot would only hold memory.
+fn not_at_boot(service: &str) -> Result<()> {
+    if Path::new("/run/systemd/system").exists() {
+        shell::run(&mut as_root("systemctl", &["disable", service])?)?;
+    }
+    Ok(())
+}
+
+/// A proxy from Debian, where one of `programs` says its version.
+fn proxy(package: &str, programs: &[&str], version: &str) -> Result<()> {
+    let find = || programs.iter().find(|program| shell::probe(program, &[version]).is_some());
+    if find().is_none() {
+        apt_install(package).with_context(|| format!("the tests need {package}"))?;
+        not_at_boot(package)?;
+    }
+    let found = find().with_context(|| format!("{package} is installed but does not run"))?;
+    println!("{package}: {found}");
     Ok(())
 }
 

@@ -4,8 +4,10 @@
 
 mod api;
 mod app;
+mod auth;
 pub mod config;
 pub mod describe;
+mod facts;
 mod fields;
 mod gateway;
 mod leftover;

@@ -174,8 +174,9 @@ impl Problem {
         Self::new(StatusCode::MISDIRECTED_REQUEST, "about:blank", "Misdirected Request", detail)
     }
 
-    pub(crate) fn unauthorized() -> Self {
-        let detail = "send the API token as `Authorization: Bearer …`";
+    /// `how` says where the token goes.
+    pub(crate) fn unauthorized(how: &str) -> Self {
+        let detail = format!("send the API token as `{how}`");
         Self::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail)
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sekisho\""))
     }

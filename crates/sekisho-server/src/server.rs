@@ -24,7 +24,7 @@ use tower::Service as _;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::gateway::Peer;
+use crate::facts::Peer;
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
 use crate::{api, gateway, leftover};

@@ -1,4 +1,4 @@
-//! Real `redis-server` processes for tests, to be killed, frozen and restarted at will.
+//! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies.
 //!
 //! The API blocks and uses no async runtime, so that a test can stop a server from any thread without touching the
 //! runtime under test. Everything panics on failure with the server's log: a test that cannot have its server must not
@@ -6,11 +6,13 @@
 
 mod launch;
 mod ports;
+mod proxy;
 mod redis_cluster;
 mod redis_server;
 mod resp;
 mod wait;
 
+pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 pub use resp::Reply;

@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 
 use crate::app::App;
+use crate::auth;
 use crate::respond::Problem;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -32,6 +33,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/grant", post(operate::grant))
         .route("/v1/override", post(operate::override_limits))
         .route("/v1/policies", get(operate::policies))
+        .route("/auth/nginx", any(auth::nginx))
+        .route("/auth/forward", any(auth::forward))
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .fallback(async || Problem::not_found())
         .layer(from_fn_with_state(Arc::clone(&app), authorized))
@@ -41,11 +44,16 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 /// Once a token is set every path wants it, also those that do not exist: what is served here is nobody else's business.
 async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     if let Some(token) = &app.config.api_token {
-        let given = request.headers().get(AUTHORIZATION).map(|value| value.as_bytes());
-        let given = given.and_then(|value| value.split_at_checked(7));
-        let bearer = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, token)| token);
-        if !bearer.is_some_and(|bearer| token.is(bearer)) {
-            return Problem::unauthorized().into_response();
+        let header = |name: &HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
+        let (given, how) = if request.uri().path().starts_with("/auth/") {
+            (header(&auth::TOKEN), "X-Sekisho-Token: …")
+        } else {
+            let given = header(&AUTHORIZATION).and_then(|value| value.split_at_checked(7));
+            let bearer = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, token)| token);
+            (bearer, "Authorization: Bearer …")
+        };
+        if !given.is_some_and(|given| token.is(given)) {
+            return Problem::unauthorized(how).into_response();
         }
     }
     next.run(request).await

@@ -30,7 +30,7 @@ pub use route::{Action, FixedResponse, Route};
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "listen",
     "api",
     "grpc",
@@ -43,6 +43,7 @@ const FIELDS: [&str; 12] = [
     "headers",
     "policies",
     "routes",
+    "auth",
 ];
 
 /// Everything the server needs to know, checked.
@@ -64,8 +65,15 @@ pub struct Config {
     pub headers: HeaderStyle,
     pub policies: Vec<PolicyConfig>,
     pub routes: Vec<Route>,
+    /// What `/auth/nginx` and `/auth/forward` check.
+    pub auth: Option<AuthConfig>,
     /// What callers of the API have to show. It comes from the environment only.
     pub api_token: Option<Secret>,
+}
+
+#[derive(Debug, Clone)]
+pub struct AuthConfig {
+    pub policy: String,
 }
 
 #[derive(Debug, Clone)]
@@ -103,6 +111,7 @@ impl Default for Config {
             headers: HeaderStyle::Both,
             policies: Vec::new(),
             routes: Vec::new(),
+            auth: None,
             api_token: None,
         }
     }
@@ -225,7 +234,20 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("routes") {
         config.routes = route::read_all(reader, node, &config.policies, &named);
     }
+    if let Some(node) = fields.take("auth") {
+        config.auth = read_auth(reader, node, &config.policies, &named);
+    }
     Some(config)
+}
+
+fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {
+    let fields = reader.fields(node, "auth", &["policy"])?;
+    let Some(node) = fields.peek("policy") else {
+        reader.complain(fields.at, "`policy` is missing: it says what is charged");
+        return None;
+    };
+    let policy = policy::named_with_subject(reader, node, policies, named)?;
+    Some(AuthConfig { policy: policy.policy.name().to_owned() })
 }
 
 fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {

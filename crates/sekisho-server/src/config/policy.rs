@@ -138,3 +138,26 @@ fn subject(reader: &mut Reader, fields: &Fields<'_>) -> Option<Option<SubjectCon
     let spec = spec.map_err(|invalid| reader.complain(fields.at(&invalid.field), invalid.to_string())).ok()?;
     Some(Some(SubjectConfig { parts: names, spec }))
 }
+
+/// The policy that `node` names; whoever names it has facts and no subject. `named` are all policies of the file, also those
+/// that could not be read: one mistake should not be reported twice.
+pub(super) fn named_with_subject<'a>(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &'a [PolicyConfig],
+    named: &[&str],
+) -> Option<&'a PolicyConfig> {
+    let name = reader.text(node, "policy")?;
+    let Some(config) = policies.iter().find(|known| known.policy.name() == name) else {
+        if !named.contains(&name) {
+            let near = did_you_mean(name, named.iter().copied());
+            reader.complain(node.at, format!("unknown policy `{name}`{near}"));
+        }
+        return None;
+    };
+    if config.subject.is_none() {
+        reader.complain(node.at, format!("the policy `{name}` has no `subject`, which a route needs"));
+        return None;
+    }
+    Some(config)
+}

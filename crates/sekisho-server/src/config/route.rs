@@ -7,7 +7,7 @@ use sekisho::limits::{Cost, MAX_AMOUNT, REQUESTS};
 
 use super::forward::{self, Forward};
 use super::path::PathPattern;
-use super::policy::PolicyConfig;
+use super::policy::{self, PolicyConfig};
 use super::problem::did_you_mean;
 use super::read::{Fields, Reader};
 use super::tree::{Node, Value};
@@ -72,7 +72,6 @@ pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfi
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
-/// `named` are all policies of the file, also those that could not be read: one mistake should not be reported twice.
 fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<Route> {
     let fields = reader.fields(node, "routes", &FIELDS)?;
     let mut needed = |name: &str| {
@@ -83,18 +82,7 @@ fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&s
     };
     let (matched, policy) = (needed("match")?, needed("policy")?);
     let matched = read_match(reader, matched);
-    let name = reader.text(policy, "policy")?;
-    let Some(config) = policies.iter().find(|known| known.policy.name() == name) else {
-        if !named.contains(&name) {
-            let near = did_you_mean(name, named.iter().copied());
-            reader.complain(policy.at, format!("unknown policy `{name}`{near}"));
-        }
-        return None;
-    };
-    if config.subject.is_none() {
-        reader.complain(policy.at, format!("the policy `{name}` has no `subject`, which a route needs"));
-        return None;
-    }
+    let config = policy::named_with_subject(reader, policy, policies, named)?;
     let cost = match fields.peek("cost") {
         Some(node) => read_cost(reader, node, config)?,
         None => Cost::default(),
@@ -110,7 +98,7 @@ fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&s
         }
         None => path.endpoint(),
     };
-    Some(Route { host, path, methods, endpoint, policy: name.to_owned(), cost, action: action? })
+    Some(Route { host, path, methods, endpoint, policy: config.policy.name().to_owned(), cost, action: action? })
 }
 
 fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) -> Option<Action> {

@@ -5,30 +5,25 @@ mod headers;
 mod status;
 mod usage;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Extension, State};
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sekisho::gate::{Ask, Who};
-use sekisho::identity::Facts;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
 
 use crate::app::App;
 use crate::config::{Action, Route};
+use crate::facts::{self, Peer};
 use crate::fields;
 use crate::respond::Problem;
-
-/// The address at the other end of the connection.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -59,7 +54,12 @@ fn find(routes: &[Route], request: Request<Body>) -> Result<(&Route, Request<Bod
 }
 
 /// The first route that matches, as the file orders them.
-fn route<'a>(routes: &'a [Route], host: Option<&str>, method: &Method, path: &str) -> Result<&'a Route, Problem> {
+pub(crate) fn route<'a>(
+    routes: &'a [Route],
+    host: Option<&str>,
+    method: &Method,
+    path: &str,
+) -> Result<&'a Route, Problem> {
     let mut allowed: Vec<&str> = Vec::new();
     let is_for = |route: &&Route| {
         let is_host = |wanted: &String| host.is_some_and(|host| is_named(host, wanted));
@@ -97,7 +97,8 @@ fn is_named(host: &str, wanted: &str) -> bool {
 
 /// Charges the route's policy, then answers, with the figures on either answer.
 async fn govern(app: &App, route: &Route, peer: Peer, request: Request<Body>) -> Result<Response, Problem> {
-    let facts = facts(app, peer, route, request.method(), request.headers());
+    let client = facts::client(app, peer, request.headers());
+    let facts = facts::of(client, Some(route.endpoint.clone()), request.method(), request.headers());
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
     let decided = |error| app.problem(&error);
     match &route.action {
@@ -144,25 +145,4 @@ fn denied(app: &App, decision: &Decision) -> Response {
     let mut response = Problem::denied(decision).into_response();
     fields::add(response.headers_mut(), app.config.headers, decision);
     response
-}
-
-/// What is known of a request. The address is the peer's unless a proxy of ours says otherwise.
-fn facts(app: &App, peer: Peer, route: &Route, method: &Method, headers: &HeaderMap) -> Facts {
-    facts_at(app, peer, Some(route.endpoint.clone()), method, headers)
-}
-
-fn facts_at(app: &App, peer: Peer, endpoint: Option<String>, method: &Method, headers: &HeaderMap) -> Facts {
-    let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-    let proxies = &app.config.trusted_proxies;
-    let hops: Vec<&str> =
-        headers.get_all(proxies.source.header()).iter().map(|value| value.to_str().unwrap_or("?")).collect();
-    Facts {
-        ip: Some(proxies.client(peer.0.ip(), hops.into_iter())),
-        user_agent: headers.get(USER_AGENT).and_then(text),
-        user: None,
-        claims: Vec::new(),
-        method: Some(method.as_str().to_owned()),
-        path: endpoint,
-        headers: headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect(),
-    }
 }

@@ -12,9 +12,9 @@ use sekisho::gate::{Ask, Who};
 use sekisho::limits::{Cost, Period};
 use serde_json::json;
 
-use super::{Peer, facts_at};
 use crate::app::App;
 use crate::config::Action;
+use crate::facts::{self, Peer};
 use crate::respond::Problem;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -55,8 +55,8 @@ pub(super) async fn usage(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
-    let ask =
-        Ask { policy: name, who: Who::Facts(facts_at(&app, peer, None, &method, &headers)), cost: Cost::default() };
+    let facts = facts::of(facts::client(&app, peer, &headers), None, &method, &headers);
+    let ask = Ask { policy: name, who: Who::Facts(facts), cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;
     let decision = app.gate.limits().explain(&charge.policy, charge.subject, charge.endpoint).await.map_err(decided)?;

@@ -119,7 +119,7 @@ impl TestServer {
         self.to(format!("http://{}{path}", self.addresses.gateway), method, headers, body.to_owned())
     }
 
-    fn to(&self, url: String, method: &str, headers: &[(&str, &str)], body: String) -> Reply {
+    pub(crate) fn to(&self, url: String, method: &str, headers: &[(&str, &str)], body: String) -> Reply {
         let mut request = ureq::http::Request::builder().method(method).uri(url);
         for (name, value) in headers {
             request = request.header(*name, *value);

@@ -44,10 +44,19 @@ impl TrustedProxies {
     /// [`ForwardedBy::header`] in their order. A hop that is no address ends the walk: what stands left of it was said by
     /// nobody we know.
     pub fn client<'a>(&self, peer: IpAddr, values: impl DoubleEndedIterator<Item = &'a str>) -> IpAddr {
-        let mut client = canonical(peer);
+        self.walk(peer, self.trusts(peer), values)
+    }
+
+    /// The same for a peer that has shown by other means that it may speak for others, such as a proxy that asks.
+    pub fn client_told_by<'a>(&self, peer: IpAddr, values: impl DoubleEndedIterator<Item = &'a str>) -> IpAddr {
+        self.walk(peer, true, values)
+    }
+
+    fn walk<'a>(&self, peer: IpAddr, is_trusted: bool, values: impl DoubleEndedIterator<Item = &'a str>) -> IpAddr {
+        let (mut client, mut is_trusted) = (canonical(peer), is_trusted);
         let hops = values.rev().flat_map(|value| value.rsplit(','));
         for hop in hops.take(MAX_HOPS) {
-            if !self.trusts(client) {
+            if !is_trusted {
                 break;
             }
             let address = match self.source {
@@ -56,6 +65,7 @@ impl TrustedProxies {
             };
             let Some(address) = address else { break };
             client = address;
+            is_trusted = self.trusts(client);
         }
         client
     }
@@ -122,6 +132,8 @@ mod tests {
     fn a1_a_header_from_an_untrusted_peer_changes_nothing() {
         assert_eq!(by_xff("203.0.113.9", &["1.2.3.4"]), "203.0.113.9");
         let nobody = TrustedProxies::default();
+        let told = nobody.client_told_by("10.0.0.1".parse().unwrap(), ["6.6.6.6, 1.2.3.4"].into_iter());
+        assert_eq!(told.to_string(), "1.2.3.4", "one step, and no further");
         assert_eq!(nobody.client("10.0.0.1".parse().unwrap(), ["1.2.3.4"].into_iter()).to_string(), "10.0.0.1");
     }
 

@@ -1,0 +1,87 @@
+//! Forward-auth: a proxy asks before it lets a request through.
+//!
+//! nginx takes only 2xx, 401 and 403 for an answer, so there every refusal is a 403 that says in `X-Sekisho-Status` what it
+//! is. Traefik and Caddy hand the answer to the client as it is.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Extension, State};
+use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::uri::Uri;
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use sekisho::gate::{Ask, Who};
+use sekisho::limits::Cost;
+
+use crate::app::App;
+use crate::facts::{self, Peer};
+use crate::respond::Problem;
+use crate::{fields, gateway};
+
+/// Callers of `/auth/*` show the API token here: `Authorization` belongs to whom they ask about.
+pub(crate) const TOKEN: HeaderName = HeaderName::from_static("x-sekisho-token");
+const STATUS: HeaderName = HeaderName::from_static("x-sekisho-status");
+/// Always there, so that a client's own header of that name never comes through.
+const USER: HeaderName = HeaderName::from_static("x-sekisho-user");
+
+/// What the proxy says of the request it asks about.
+struct Original {
+    method: Method,
+    uri: Uri,
+}
+
+pub(crate) async fn nginx(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    let mut answer = ask(&app, peer, &headers, "x-original-method", "x-original-uri").await;
+    if !answer.status().is_success() && answer.status() != StatusCode::UNAUTHORIZED {
+        let status = HeaderValue::from(answer.status().as_u16());
+        answer.headers_mut().insert(STATUS, status);
+        *answer.status_mut() = StatusCode::FORBIDDEN;
+    }
+    answer
+}
+
+pub(crate) async fn forward(
+    State(app): State<Arc<App>>,
+    Extension(peer): Extension<Peer>,
+    headers: HeaderMap,
+) -> Response {
+    ask(&app, peer, &headers, "x-forwarded-method", "x-forwarded-uri").await
+}
+
+async fn ask(app: &App, peer: Peer, headers: &HeaderMap, method: &str, uri: &str) -> Response {
+    let mut answer = match original(headers, method, uri) {
+        Ok(original) => decide(app, peer, headers, &original).await.unwrap_or_else(|problem| problem.into_response()),
+        Err(problem) => problem.into_response(),
+    };
+    answer.headers_mut().insert(USER, HeaderValue::from_static(""));
+    answer
+}
+
+fn original(headers: &HeaderMap, method: &str, uri: &str) -> Result<Original, Problem> {
+    let bad =
+        |name: &str| Problem::bad_input(name, format!("the header `{name}` must say what the proxy was asked for"));
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().map_err(|_| bad(name))).transpose();
+    let asked = text(method)?.unwrap_or("GET").parse().map_err(|_| bad(method))?;
+    let path = text(uri)?.unwrap_or("/").parse().map_err(|_| bad(uri))?;
+    Ok(Original { method: asked, uri: path })
+}
+
+async fn decide(app: &App, peer: Peer, headers: &HeaderMap, original: &Original) -> Result<Response, Problem> {
+    let Some(auth) = &app.config.auth else { return Err(Problem::not_found()) };
+    // Limits know endpoints by routes, never by what a client made up.
+    let route = gateway::route(&app.config.routes, None, &original.method, original.uri.path());
+    let endpoint = route.map_or_else(|_| "/".to_owned(), |route| route.endpoint.clone());
+    let client = facts::client_told_by(app, peer, headers);
+    let facts = facts::of(client, Some(endpoint), &original.method, headers);
+    let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];
+    let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;
+    let mut answer =
+        if decision.allowed { Response::new(Body::empty()) } else { Problem::denied(&decision).into_response() };
+    fields::add(answer.headers_mut(), app.config.headers, &decision);
+    Ok(answer)
+}
