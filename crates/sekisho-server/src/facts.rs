@@ -8,20 +8,33 @@ use sekisho::identity::Facts;
 
 use crate::app::App;
 
-/// The address at the other end of the connection.
+/// The other end of the connection.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) SocketAddr);
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    pub(crate) is_tls: bool,
+}
+
+impl Peer {
+    pub(crate) fn ip(self) -> IpAddr {
+        self.address.ip()
+    }
+
+    pub(crate) const fn scheme(self) -> &'static str {
+        if self.is_tls { "https" } else { "http" }
+    }
+}
 
 /// The peer, unless a proxy of ours says otherwise.
 pub(crate) fn client(app: &App, peer: Peer, headers: &HeaderMap) -> IpAddr {
     let proxies = &app.config.trusted_proxies;
-    proxies.client(peer.0.ip(), hops(headers, proxies.source.header()).into_iter())
+    proxies.client(peer.ip(), hops(headers, proxies.source.header()).into_iter())
 }
 
 /// Whom a proxy asks about. Who may ask at all may also speak for others.
 pub(crate) fn client_told_by(app: &App, peer: Peer, headers: &HeaderMap) -> IpAddr {
     let proxies = &app.config.trusted_proxies;
-    proxies.client_told_by(peer.0.ip(), hops(headers, proxies.source.header()).into_iter())
+    proxies.client_told_by(peer.ip(), hops(headers, proxies.source.header()).into_iter())
 }
 
 /// A value that is no text is no hop either: it ends the walk as any garbage does.

@@ -6,6 +6,7 @@ mod api;
 mod app;
 mod auth;
 pub mod config;
+mod connection;
 pub mod describe;
 mod facts;
 mod fields;

@@ -1,50 +1,33 @@
 //! Listeners, connections and the way down. What to listen on and when to stop are arguments.
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
 use axum::extract::Request;
-use axum::http::HeaderValue;
-use axum::http::header::{CONNECTION, EXPECT};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse as _, Response};
-use hyper::body::{Body as _, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use sekisho::backend::Backend;
-use tokio::net::{TcpListener, TcpStream};
-use tower::Service as _;
+use tokio::net::TcpListener;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::facts::Peer;
+use crate::connection::{self, Door};
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
-use crate::{api, gateway, leftover};
+use crate::{api, gateway};
 
-/// A client that sends its head slower than this is cut off, and so is an idle connection.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// From the head of a request to the head of its answer, the body in between.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an answer waits for the rest of a body that nobody wants.
-const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long requests in flight get when the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-const MAX_HEADERS: usize = 100;
-const MAX_HEAD_BYTES: usize = 64 * 1024;
 
 /// A server with its listeners open and nothing accepted yet.
 #[derive(Debug)]
 pub struct Server {
-    gateway: (TcpListener, Router),
-    api: (TcpListener, Router),
+    gateway: (TcpListener, Door),
+    api: (TcpListener, Door),
     addresses: Addresses,
 }
 
@@ -71,11 +54,12 @@ impl Server {
         let addresses =
             Addresses { gateway: local("listen", &gateway, config.listen)?, api: local("api", &api, config.api)? };
         refuse_open_api(&config, addresses.api)?;
+        let tls = config.tls.as_ref().map(connection::tls).transpose()?;
         let app = App::new(config, backend)?;
         Ok(Self {
             // Its routes have time-outs of their own.
-            gateway: (gateway, gateway::router(app.clone())),
-            api: (api, api::router(app).layer(from_fn(in_time))),
+            gateway: (gateway, Door { router: gateway::router(app.clone()), tls }),
+            api: (api, Door { router: api::router(app).layer(from_fn(in_time)), tls: None }),
             addresses,
         })
     }
@@ -127,10 +111,10 @@ async fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, 
     TcpListener::bind(address).await.map_err(|error| StartError::Listen { name, address, error })
 }
 
-async fn accept(listener: TcpListener, router: Router, connections: &GracefulShutdown) {
+async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdown) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => connect(stream, Peer(peer), router.clone(), connections),
+            Ok((stream, peer)) => drop(tokio::spawn(door.clone().serve(stream, peer, connections.watcher()))),
             Err(error) => {
                 // Out of descriptors, most likely: they come back as connections end.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -138,45 +122,6 @@ async fn accept(listener: TcpListener, router: Router, connections: &GracefulShu
             }
         }
     }
-}
-
-/// HTTP/1 only: HTTP/2 without TLS has hardly any clients, and telling the two apart would wait for a first byte that no
-/// timeout covers.
-fn connect(stream: TcpStream, peer: Peer, router: Router, connections: &GracefulShutdown) {
-    // Answers are small and written at once; waiting to fill a packet only adds latency.
-    let _ = stream.set_nodelay(true);
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        let router = router.clone();
-        async move { Ok::<_, Infallible>(answer(router, request).await) }
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
-    let connection = connections.watch(connection);
-    tokio::spawn(async move {
-        if let Err(error) = pin!(connection).await {
-            tracing::debug!(%error, "a connection ended early");
-        }
-    });
-}
-
-async fn answer(mut router: Router, request: hyper::Request<Incoming>) -> Response {
-    if request.body().is_end_stream() {
-        return router.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {});
-    }
-    let waits = request.headers().contains_key(EXPECT);
-    let (head, body) = request.into_parts();
-    let (body, leftover) = leftover::lend(body);
-    let request = Request::from_parts(head, Body::new(body));
-    let mut response = router.call(request).await.unwrap_or_else(|never| match never {});
-    if !tokio::time::timeout(LEFTOVER_TIMEOUT, leftover.read_away(waits)).await.unwrap_or(false) {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
 }
 
 async fn in_time(request: Request, next: Next) -> Response {

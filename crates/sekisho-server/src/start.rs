@@ -18,6 +18,8 @@ pub enum StartError {
     Store { url: String, reason: String },
     #[error("cannot listen on {address} ({name}): {error}")]
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
+    #[error("`tls` cannot be used: {0}")]
+    Certificate(String),
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(

@@ -13,7 +13,7 @@ mod tree;
 pub(crate) mod units;
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
@@ -30,8 +30,9 @@ pub use route::{Action, FixedResponse, Route};
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "listen",
+    "tls",
     "api",
     "grpc",
     "store",
@@ -51,6 +52,8 @@ const FIELDS: [&str; 13] = [
 pub struct Config {
     /// The gateway.
     pub listen: SocketAddr,
+    /// Of the gateway.
+    pub tls: Option<TlsConfig>,
     /// The trusted API.
     pub api: SocketAddr,
     /// Envoy's rate-limit service; not served yet.
@@ -69,6 +72,13 @@ pub struct Config {
     pub auth: Option<AuthConfig>,
     /// What callers of the API have to show. It comes from the environment only.
     pub api_token: Option<Secret>,
+}
+
+/// Files in PEM.
+#[derive(Debug, Clone)]
+pub struct TlsConfig {
+    pub cert: PathBuf,
+    pub key: PathBuf,
 }
 
 #[derive(Debug, Clone)]
@@ -101,6 +111,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
+            tls: None,
             api: SocketAddr::from(([127, 0, 0, 1], 8001)),
             grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),
             store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
@@ -186,6 +197,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(listen) = fields.take("listen").and_then(|node| read_address(reader, node, "listen")) {
         config.listen = listen;
     }
+    if let Some(node) = fields.take("tls") {
+        config.tls = read_tls(reader, node);
+    }
     if let Some(api) = fields.take("api").and_then(|node| read_address(reader, node, "api")) {
         config.api = api;
     }
@@ -238,6 +252,19 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         config.auth = read_auth(reader, node, &config.policies, &named);
     }
     Some(config)
+}
+
+fn read_tls(reader: &mut Reader, node: &Node) -> Option<TlsConfig> {
+    let fields = reader.fields(node, "tls", &["cert", "key"])?;
+    let mut file = |name: &str| match fields.peek(name) {
+        Some(node) => reader.text(node, name).map(PathBuf::from),
+        None => {
+            reader.complain(fields.at, format!("`{name}` is missing: give certificate and key as files in PEM"));
+            None
+        }
+    };
+    let (cert, key) = (file("cert"), file("key"));
+    Some(TlsConfig { cert: cert?, key: key? })
 }
 
 fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {

@@ -1,7 +1,6 @@
 //! Forwarding: reserve before, settle or give back after, whatever happens in between.
 
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -21,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::headers::{self, From};
 use super::usage::Usage;
 use crate::config::{Action, Forward, Route, Upstream};
+use crate::facts::Peer;
 use crate::respond::Problem;
 use crate::start::StartError;
 
@@ -73,7 +73,7 @@ pub(crate) async fn forward(
     upstreams: &Upstreams,
     to: &Forward,
     request: Request<Body>,
-    peer: IpAddr,
+    peer: Peer,
     is_trusted: bool,
     mut admission: Admission,
 ) -> Result<Response<Body>, Problem> {
@@ -112,7 +112,7 @@ pub(crate) async fn forward(
     Ok(Response::from_parts(head, Body::new(body)))
 }
 
-fn outbound(to: &Forward, request: Request<Body>, peer: IpAddr, is_trusted: bool) -> Result<Request<Body>, Problem> {
+fn outbound(to: &Forward, request: Request<Body>, peer: Peer, is_trusted: bool) -> Result<Request<Body>, Problem> {
     let (mut head, body) = request.into_parts();
     let secret = match &to.secret {
         Some(secret) => {
@@ -125,7 +125,7 @@ fn outbound(to: &Forward, request: Request<Body>, peer: IpAddr, is_trusted: bool
         None => None,
     };
     let host = super::host(&head).map(str::to_owned);
-    let from = From { peer, is_trusted, host: host.as_deref(), scheme: "http" };
+    let from = From { peer: peer.ip(), is_trusted, host: host.as_deref(), scheme: peer.scheme() };
     head.headers = headers::to_upstream(std::mem::take(&mut head.headers), from, secret);
     if !to.settle_from.is_empty() {
         headers::ask_for_plain(&mut head.headers);

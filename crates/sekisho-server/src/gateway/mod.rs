@@ -123,8 +123,8 @@ async fn govern(app: &App, route: &Route, peer: Peer, request: Request<Body>) ->
                 Reserved::Admitted(admission) => {
                     let decision = admission.decision().clone();
                     turn(&decision).await;
-                    let is_trusted = app.config.trusted_proxies.trusts(peer.0.ip());
-                    let sent = forward::forward(&app.upstreams, to, request, peer.0.ip(), is_trusted, admission).await;
+                    let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
+                    let sent = forward::forward(&app.upstreams, to, request, peer, is_trusted, admission).await;
                     let mut response = sent.unwrap_or_else(IntoResponse::into_response);
                     fields::merge(response.headers_mut(), app.config.headers, &decision);
                     Ok(response)
