@@ -10,6 +10,7 @@ use sekisho::limits::Limits;
 
 use crate::config::Config;
 use crate::gateway::forward::Upstreams;
+use crate::metrics::Metrics;
 use crate::respond::Problem;
 use crate::start::StartError;
 
@@ -19,6 +20,7 @@ pub(crate) struct App {
     pub(crate) config: Config,
     pub(crate) store: BackendKind,
     pub(crate) upstreams: Upstreams,
+    pub(crate) metrics: Metrics,
 }
 
 impl App {
@@ -33,7 +35,9 @@ impl App {
             }
         }
         let upstreams = Upstreams::new(&config.routes)?;
-        Ok(Arc::new(Self { gate: Gate::new(limits, subjects), config, store: backend.kind, upstreams }))
+        let metrics = Metrics::default();
+        let gate = metrics.collect(|| Gate::new(limits, subjects, backend.kind));
+        Ok(Arc::new(Self { gate, config, store: backend.kind, upstreams, metrics }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -12,6 +12,7 @@ mod facts;
 mod fields;
 mod gateway;
 mod leftover;
+mod metrics;
 mod respond;
 mod server;
 mod start;

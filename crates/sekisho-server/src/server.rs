@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
@@ -16,7 +17,7 @@ use crate::config::Config;
 use crate::connection::{self, Door};
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
-use crate::{api, gateway};
+use crate::{api, gateway, metrics};
 
 /// From the head of a request to the head of its answer, the body in between.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -29,6 +30,7 @@ pub struct Server {
     gateway: (TcpListener, Door),
     api: (TcpListener, Door),
     addresses: Addresses,
+    app: Arc<App>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +61,9 @@ impl Server {
         Ok(Self {
             // Its routes have time-outs of their own.
             gateway: (gateway, Door { router: gateway::router(app.clone()), tls }),
-            api: (api, Door { router: api::router(app).layer(from_fn(in_time)), tls: None }),
+            api: (api, Door { router: api::router(app.clone()).layer(from_fn(in_time)), tls: None }),
             addresses,
+            app,
         })
     }
 
@@ -79,6 +82,7 @@ impl Server {
                 () = stop => {}
                 () = gateway => {}
                 () = api => {}
+                () = upkeep(&self.app) => {}
             }
         }
         // The listeners are closed by now, so that nobody new is told to wait.
@@ -109,6 +113,14 @@ fn refuse_open_api(config: &Config, address: SocketAddr) -> Result<(), StartErro
 
 async fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|error| StartError::Listen { name, address, error })
+}
+
+async fn upkeep(app: &App) {
+    let mut due = tokio::time::interval(metrics::UPKEEP);
+    loop {
+        due.tick().await;
+        app.metrics.upkeep();
+    }
 }
 
 async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdown) {

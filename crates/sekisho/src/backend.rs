@@ -19,6 +19,16 @@ pub enum BackendKind {
     RedisCluster,
 }
 
+impl BackendKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::RedisCluster => "redis_cluster",
+        }
+    }
+}
+
 impl Backend {
     /// Everything in this process.
     pub fn memory(capacity: Capacity) -> Self {

@@ -4,10 +4,13 @@
 
 use std::collections::HashMap;
 
+use crate::backend::BackendKind;
+use crate::clock::Stopwatch;
 use crate::error::{Error, Invalid};
 use crate::identity::{Facts, SubjectSpec};
 use crate::key::{Endpoint, Subject};
 use crate::limits::{Charge, Cost, Decision, Ended, Limits, ReservationId, ReserveOptions, Reserved};
+use crate::meters::Meters;
 
 /// One thing a request asks for.
 #[derive(Debug, Clone)]
@@ -30,11 +33,14 @@ pub struct Gate {
     limits: Limits,
     /// How each policy builds its subject; a policy without an entry takes only ready ones.
     subjects: HashMap<String, SubjectSpec>,
+    meters: Meters,
 }
 
 impl Gate {
-    pub fn new(limits: Limits, subjects: HashMap<String, SubjectSpec>) -> Self {
-        Self { limits, subjects }
+    /// Meters go to the recorder that is installed now, if one is.
+    pub fn new(limits: Limits, subjects: HashMap<String, SubjectSpec>, backend: BackendKind) -> Self {
+        let meters = Meters::new(&limits, backend.as_str());
+        Self { limits, subjects, meters }
     }
 
     pub fn limits(&self) -> &Limits {
@@ -67,7 +73,11 @@ impl Gate {
 
     /// Admit and settle at once.
     pub async fn check(&self, asks: &[Ask]) -> Result<Decision, Error> {
-        self.limits.check(&self.identify_all(asks)?).await
+        let charges = self.identify_all(asks)?;
+        let watch = Stopwatch::start();
+        let decided = self.limits.check(&charges).await;
+        self.meters.decided(names(&charges), decided.as_ref(), watch.seconds());
+        decided
     }
 
     /// What `check` would answer.
@@ -77,7 +87,19 @@ impl Gate {
 
     /// Admit, to be settled when the cost is known.
     pub async fn reserve(&self, asks: &[Ask], options: &ReserveOptions) -> Result<Reserved, Error> {
-        self.limits.reserve(&self.identify_all(asks)?, options).await
+        let charges = self.identify_all(asks)?;
+        let watch = Stopwatch::start();
+        let reserved = self.limits.reserve(&charges, options).await;
+        let decision = match &reserved {
+            Ok(Reserved::Admitted(admission)) => Ok(admission.decision()),
+            Ok(Reserved::Denied(decision)) => Ok(decision),
+            Err(error) => Err(error),
+        };
+        self.meters.decided(names(&charges), decision, watch.seconds());
+        if let Ok(Reserved::Admitted(admission)) = &reserved {
+            self.meters.reserved(admission.decision());
+        }
+        reserved
     }
 
     /// Settle with what it really cost.
@@ -97,4 +119,8 @@ impl Gate {
         };
         asks.iter().enumerate().map(|(i, ask)| self.identify(ask).map_err(|error| place(i, error))).collect()
     }
+}
+
+fn names(charges: &[Charge]) -> impl Iterator<Item = &str> {
+    charges.iter().map(|charge| charge.policy.as_str())
 }

@@ -76,6 +76,7 @@ pub mod gate;
 pub mod identity;
 pub mod key;
 pub mod limits;
+mod meters;
 pub mod store;
 
 pub use error::{Error, Invalid};

@@ -17,8 +17,8 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
 
 use crate::app::App;
-use crate::auth;
 use crate::respond::Problem;
+use crate::{auth, metrics};
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -33,11 +33,13 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/grant", post(operate::grant))
         .route("/v1/override", post(operate::override_limits))
         .route("/v1/policies", get(operate::policies))
+        .route("/metrics", get(metrics::render))
         .route("/auth/nginx", any(auth::nginx))
         .route("/auth/forward", any(auth::forward))
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .fallback(async || Problem::not_found())
         .layer(from_fn_with_state(Arc::clone(&app), authorized))
+        .layer(from_fn_with_state((Arc::clone(&app), "api"), metrics::count))
         .with_state(app)
 }
 

@@ -14,6 +14,7 @@ use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{Method, Request};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sekisho::gate::{Ask, Who};
@@ -23,6 +24,7 @@ use crate::app::App;
 use crate::config::{Action, Route};
 use crate::facts::{self, Peer};
 use crate::fields;
+use crate::metrics::{self, RouteLabel};
 use crate::respond::Problem;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -33,15 +35,18 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/api/config/usage", get(status::usage))
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .fallback(answer)
+        .layer(from_fn_with_state((Arc::clone(&app), "gateway"), metrics::count))
         .with_state(app)
 }
 
 async fn answer(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>, request: Request<Body>) -> Response {
-    let answered = match find(&app.config.routes, request) {
-        Ok((route, request)) => govern(&app, route, peer, request).await,
-        Err(problem) => Err(problem),
+    let (route, request) = match find(&app.config.routes, request) {
+        Ok(found) => found,
+        Err(problem) => return problem.into_response(),
     };
-    answered.unwrap_or_else(IntoResponse::into_response)
+    let mut response = govern(&app, route, peer, request).await.unwrap_or_else(IntoResponse::into_response);
+    response.extensions_mut().insert(RouteLabel(route.path.to_string().into()));
+    response
 }
 
 fn find(routes: &[Route], request: Request<Body>) -> Result<(&Route, Request<Body>), Problem> {

@@ -1,0 +1,114 @@
+//! `GET /metrics` in Prometheus's text format. Every server has a recorder of its own: two in one process do not mix.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
+use metrics::{Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+use crate::app::App;
+
+/// As OpenTelemetry has them for HTTP, with finer ones below: a decision in memory takes microseconds.
+const SECONDS: [f64; 14] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0];
+const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1_000.0, 10_000.0];
+/// How often samples are put into their buckets. They are kept one by one until then.
+pub(crate) const UPKEEP: Duration = Duration::from_secs(5);
+
+pub(crate) struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    /// By door, route and status, made when the first answer of the kind goes out.
+    answers: RwLock<HashMap<(Door, Route), HashMap<u16, Answers>>>,
+}
+
+type Door = &'static str;
+type Route = Arc<str>;
+
+#[derive(Clone)]
+struct Answers {
+    count: Counter,
+    duration: Histogram,
+}
+
+impl Default for Metrics {
+    #[expect(clippy::expect_used, reason = "the builder refuses empty lists of buckets, and these are not")]
+    fn default() -> Self {
+        let recorder = PrometheusBuilder::new()
+            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
+            .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_requests".to_owned()), &COUNTS))
+            .expect("there are buckets")
+            .build_recorder();
+        let handle = recorder.handle();
+        let metrics = Self { recorder, handle, answers: RwLock::default() };
+        metrics.collect(|| {
+            describe_gauge!("sekisho_build_info", "The version that runs");
+            describe_counter!("sekisho_http_requests_total", "Requests answered, by listener, route and status");
+            describe_histogram!(
+                "sekisho_http_request_duration_seconds",
+                "From the head of a request to that of its answer"
+            );
+            gauge!("sekisho_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+        });
+        metrics
+    }
+}
+
+impl Metrics {
+    /// What is registered meanwhile is registered here.
+    pub(crate) fn collect<T>(&self, register: impl FnOnce() -> T) -> T {
+        metrics::with_local_recorder(&self.recorder, register)
+    }
+
+    fn answered(&self, door: Door, route: Route, status: u16, seconds: f64) {
+        let key = (door, route);
+        let known = self.answers.read().get(&key).and_then(|by_status| by_status.get(&status)).cloned();
+        let answers = known.unwrap_or_else(|| {
+            let route = key.1.to_string();
+            let answers = self.collect(|| Answers {
+                count: counter!("sekisho_http_requests_total", "door" => door, "route" => route.clone(), "status" => status.to_string()),
+                duration: histogram!("sekisho_http_request_duration_seconds", "door" => door, "route" => route),
+            });
+            self.answers.write().entry(key).or_default().entry(status).or_insert(answers).clone()
+        });
+        answers.count.increment(1);
+        answers.duration.record(seconds);
+    }
+
+    pub(crate) fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.handle.render()).into_response()
+}
+
+/// The route as it is configured, never the path: a label must not grow with what clients make up.
+#[derive(Debug, Clone)]
+pub(crate) struct RouteLabel(pub(crate) Arc<str>);
+
+/// Counts what passes through a listener.
+pub(crate) async fn count(State((app, door)): State<(Arc<App>, Door)>, request: Request, next: Next) -> Response {
+    let matched = request.extensions().get::<MatchedPath>().map(|path| Arc::from(path.as_str()));
+    let start = Instant::now();
+    let answer = next.run(request).await;
+    let configured = answer.extensions().get::<RouteLabel>().map(|label| label.0.clone());
+    let route = configured.or(matched).unwrap_or_else(|| Arc::from("other"));
+    app.metrics.answered(door, route, answer.status().as_u16(), start.elapsed().as_secs_f64());
+    answer
+}

@@ -1,0 +1,67 @@
+//! `GET /metrics`: what an operator sees, and what nobody must see there.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use serde_json::json;
+use support::TestServer;
+
+const CONFIG: &str = r#"
+policies:
+  demo: { subject: ip_ua, rules: [{ name: minute, algorithm: fixed_window, limit: 2, window: 60s }] }
+  quiet: { subject: ip, mode: shadow, rules: [{ algorithm: fixed_window, limit: 1, window: 60s }] }
+routes:
+  - { match: { path: "/item/{id}" }, policy: demo, respond: {} }
+  - { match: { path: /quiet }, policy: quiet, respond: {} }
+"#;
+
+/// The value of the series that begins with `name` and holds all of `labels`.
+fn value(text: &str, name: &str, labels: &[&str]) -> Option<f64> {
+    let is_it = |line: &&str| line.starts_with(name) && labels.iter().all(|label| line.contains(label));
+    text.lines().find(is_it).map(|line| line.rsplit(' ').next().unwrap().parse().unwrap())
+}
+
+#[test]
+fn decisions_and_answers_are_counted_without_naming_anybody() {
+    let server = TestServer::start(CONFIG);
+    for id in 0..3 {
+        server.gateway("GET", &format!("/item/{id}"), &[("user-agent", "canary-agent")]);
+    }
+    for _ in 0..2 {
+        server.gateway("GET", "/quiet", &[]);
+    }
+    server.gateway("GET", "/made-up/canary-path", &[]);
+    server.post("/v1/reserve", json!({ "policy": "demo", "subject": "canary-subject" })).expect(200);
+    server.post("/v1/check", json!({ "policy": "nope", "subject": "canary-subject" }));
+    let reply = server.get("/metrics");
+    assert_eq!((reply.status, reply.header("content-type")), (200, "text/plain; version=0.0.4"));
+    let text = &reply.text;
+    let decisions = |policy: &str, outcome: &str| {
+        let labels = [format!("policy=\"{policy}\""), format!("outcome=\"{outcome}\"")];
+        value(text, "sekisho_decisions_total", &labels.each_ref().map(String::as_str))
+    };
+    assert_eq!((decisions("demo", "allow"), decisions("demo", "deny")), (Some(3.0), Some(1.0)));
+    assert_eq!((decisions("quiet", "allow"), decisions("quiet", "shadow_deny")), (Some(1.0), Some(1.0)));
+    assert_eq!(decisions("demo", "error_closed"), Some(0.0));
+    assert_eq!(value(text, "sekisho_reservations_total", &["policy=\"demo\""]), Some(1.0));
+    assert_eq!(value(text, "sekisho_decision_duration_seconds_count", &["backend=\"memory\""]), Some(6.0));
+    let answers = |route: &str, status: &str| {
+        let labels = [format!("route=\"{route}\""), format!("status=\"{status}\"")];
+        value(text, "sekisho_http_requests_total", &labels.each_ref().map(String::as_str))
+    };
+    assert_eq!((answers("/item/{id}", "200"), answers("/item/{id}", "429")), (Some(2.0), Some(1.0)));
+    assert_eq!((answers("other", "404"), answers("/v1/check", "404")), (Some(1.0), Some(1.0)));
+    assert_eq!(value(text, "sekisho_window_requests_bucket", &["policy=\"demo\"", "le=\"1\""]), Some(2.0));
+    assert_eq!(value(text, "sekisho_build_info", &[env!("CARGO_PKG_VERSION")]), Some(1.0));
+    assert!(!text.contains("canary") && !text.contains("127.0.0.1"), "{text}");
+}
+
+#[test]
+fn two_servers_count_for_themselves() {
+    let (one, other) = (TestServer::start(CONFIG), TestServer::start(CONFIG));
+    one.gateway("GET", "/quiet", &[]);
+    let allowed = |server: &TestServer| {
+        value(&server.get("/metrics").text, "sekisho_decisions_total", &["policy=\"quiet\"", "outcome=\"allow\""])
+    };
+    assert_eq!((allowed(&one), allowed(&other)), (Some(1.0), Some(0.0)));
+}

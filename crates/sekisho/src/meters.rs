@@ -1,0 +1,111 @@
+//! What the gate has decided, counted through the `metrics` facade: whoever installs a recorder sees it, and without one it
+//! costs next to nothing. No label ever holds a subject.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use metrics::{Counter, Histogram, counter, describe_counter, describe_histogram, histogram};
+
+use crate::error::Error;
+use crate::limits::{ChargeOutcome, Decision, Limits, Mode};
+
+/// Made once, when the recorder is known, so that no label is put together on a request's way.
+pub(crate) struct Meters {
+    policies: HashMap<String, PolicyMeters>,
+    duration: Histogram,
+    errors: [Counter; 2],
+}
+
+struct PolicyMeters {
+    allowed: Counter,
+    denied: Counter,
+    shadow_denied: Counter,
+    failed: Counter,
+    reserved: Counter,
+    window: Histogram,
+}
+
+impl Meters {
+    pub(crate) fn new(limits: &Limits, backend: &'static str) -> Self {
+        describe();
+        let of = |name: &str| {
+            let outcome = |outcome: &'static str| counter!("sekisho_decisions_total", "policy" => name.to_owned(), "outcome" => outcome);
+            PolicyMeters {
+                allowed: outcome("allow"),
+                denied: outcome("deny"),
+                shadow_denied: outcome("shadow_deny"),
+                failed: outcome("error_closed"),
+                reserved: counter!("sekisho_reservations_total", "policy" => name.to_owned()),
+                window: histogram!("sekisho_window_requests", "policy" => name.to_owned()),
+            }
+        };
+        let error = |kind: &'static str| counter!("sekisho_backend_errors_total", "backend" => backend, "kind" => kind);
+        Self {
+            policies: limits.policies().map(|policy| (policy.name().to_owned(), of(policy.name()))).collect(),
+            duration: histogram!("sekisho_decision_duration_seconds", "backend" => backend),
+            errors: [error("unavailable"), error("corrupt")],
+        }
+    }
+
+    /// A check or a reserve of `policies`, with what came of it.
+    pub(crate) fn decided<'a>(
+        &self,
+        policies: impl Iterator<Item = &'a str>,
+        decided: Result<&Decision, &Error>,
+        seconds: f64,
+    ) {
+        match decided {
+            Ok(decision) => {
+                self.duration.record(seconds);
+                decision.charges.iter().for_each(|charge| self.charged(decision, charge));
+            }
+            // The caller's mistake is no decision.
+            Err(Error::Invalid(_) | Error::UnknownPolicy { .. } | Error::UnknownReservation) => {}
+            Err(error) => {
+                self.duration.record(seconds);
+                self.failed(error);
+                policies.filter_map(|name| self.policies.get(name)).for_each(|meters| meters.failed.increment(1));
+            }
+        }
+    }
+
+    fn charged(&self, decision: &Decision, charge: &ChargeOutcome) {
+        let Some(meters) = self.policies.get(charge.policy.name()) else { return };
+        let outcome = match (charge.policy.mode(), charge.within_limits()) {
+            (Mode::Shadow, false) => &meters.shadow_denied,
+            _ if decision.allowed => &meters.allowed,
+            _ => &meters.denied,
+        };
+        outcome.increment(1);
+        for (rule, figures) in charge.policy.rules().iter().zip(&charge.rules) {
+            if matches!(rule.algorithm(), "fixed_window" | "calendar") {
+                meters.window.record((figures.used + figures.held) as f64);
+            }
+        }
+    }
+
+    pub(crate) fn reserved(&self, decision: &Decision) {
+        for meters in decision.charges.iter().filter_map(|charge| self.policies.get(charge.policy.name())) {
+            meters.reserved.increment(1);
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        let [unavailable, corrupt] = &self.errors;
+        if matches!(error, Error::Unavailable { .. }) { unavailable.increment(1) } else { corrupt.increment(1) }
+    }
+}
+
+fn describe() {
+    describe_counter!("sekisho_decisions_total", "Checks and reserves, by what came of them");
+    describe_histogram!("sekisho_decision_duration_seconds", "Time that the store took to decide");
+    describe_counter!("sekisho_reservations_total", "Reservations made");
+    describe_histogram!("sekisho_window_requests", "What windows had counted after each decision: their distribution");
+    describe_counter!("sekisho_backend_errors_total", "Decisions that the store failed to make");
+}
+
+impl fmt::Debug for Meters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Meters").field("policies", &self.policies.len()).finish_non_exhaustive()
+    }
+}
