@@ -65,3 +65,20 @@ fn two_servers_count_for_themselves() {
     };
     assert_eq!((allowed(&one), allowed(&other)), (Some(1.0), Some(0.0)));
 }
+
+#[test]
+fn the_dashboard_asks_for_what_there_is() {
+    let server = TestServer::start(CONFIG);
+    server.gateway("GET", "/quiet", &[]);
+    server.get("/metrics");
+    let text = server.get("/metrics").text;
+    let path = format!("{}/../../deploy/grafana/sekisho.json", env!("CARGO_MANIFEST_DIR"));
+    let dashboard = std::fs::read_to_string(path).unwrap();
+    serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
+    let words = dashboard.split(|c: char| !(c.is_ascii_lowercase() || c == '_'));
+    let names: Vec<&str> = words.filter(|word| word.starts_with("sekisho_")).collect();
+    assert!(names.len() >= 8, "{names:?}");
+    for name in names {
+        assert!(text.contains(&format!("\n{name}")), "{name} is not in {text}");
+    }
+}
