@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use super::rule::{MAX_AMOUNT, REQUESTS, Rule};
@@ -24,12 +25,25 @@ pub struct Policy {
     lease: Duration,
     on_lease_expiry: OnLeaseExpiry,
     on_failure: Option<OnFailure>,
+    shape: u64,
     /// As the Redis scripts read it, made on first use.
     #[cfg(feature = "redis")]
     encoded: std::sync::OnceLock<Vec<u8>>,
     /// Scripts of its own, made on first use.
     #[cfg(feature = "redis")]
     compiled: std::sync::OnceLock<Option<super::redis::compiled::Scripts>>,
+}
+
+fn shape(rules: &[Rule]) -> u64 {
+    let mut digest = Sha256::new();
+    for rule in rules {
+        for part in [rule.name(), rule.algorithm(), &rule.scale()] {
+            digest.update(part);
+            digest.update([0]);
+        }
+    }
+    let digest = digest.finalize();
+    digest.iter().take(8).fold(0, |shape, byte| shape << 8 | u64::from(*byte))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,6 +99,7 @@ impl Policy {
         }
         Ok(Self {
             name: name.to_owned(),
+            shape: shape(&rules),
             rules,
             mode: Mode::Enforce,
             lease: Self::DEFAULT_LEASE,
@@ -95,6 +110,11 @@ impl Policy {
             #[cfg(feature = "redis")]
             compiled: std::sync::OnceLock::new(),
         })
+    }
+
+    /// Tells records of other rules apart.
+    pub(crate) const fn shape(&self) -> u64 {
+        self.shape
     }
 
     #[must_use]

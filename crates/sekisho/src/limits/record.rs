@@ -15,6 +15,8 @@ use crate::clock::Timestamp;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Record {
+    /// The policy's when it was made. Under another configuration its states say nothing.
+    pub(crate) shape: u64,
     pub(crate) states: SmallVec<[State; 2]>,
     /// Soonest to expire first.
     pub(crate) holds: VecDeque<Hold>,
@@ -64,7 +66,7 @@ impl OpenHolds for OfRule<'_> {
 impl Record {
     pub(crate) fn fresh(policy: &Policy) -> Self {
         let states = policy.rules().iter().map(|rule| rule.algorithm.fresh()).collect();
-        Self { states, holds: VecDeque::new(), override_: None }
+        Self { shape: policy.shape(), states, holds: VecDeque::new(), override_: None }
     }
 
     /// Brings the record to `now`. Leases that have run out end first, each at its own instant, so that it makes no

@@ -291,6 +291,20 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// What gives the numbers of a state their meaning. Not the limit: raising one keeps what was counted.
+    pub(crate) fn scale(&self) -> String {
+        match self.algorithm {
+            Algorithm::Bucket { rate, .. } => format!("{}/{}", rate.price, rate.leak),
+            Algorithm::Calendar { ref calendar, .. } => format!("{calendar:?}"),
+            Algorithm::SlidingCounter { window, width, .. } => format!("{window}/{width}"),
+            Algorithm::FixedWindow { window, .. } | Algorithm::SlidingLog { window, .. } => format!("{window}"),
+            Algorithm::Interpolated { window, .. } => format!("{window}"),
+            Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block => String::new(),
+        }
+    }
+}
+
 impl Algorithm {
     pub(crate) const fn name(&self) -> &'static str {
         match self {

@@ -418,4 +418,20 @@ mod tests {
         assert!(!denies("a") && denies("a"));
         assert_eq!(limiter.check(&Subject::new("a").unwrap()), Verdict::Deny { retry_after: Duration::from_secs(60) });
     }
+
+    #[test]
+    fn another_limit_keeps_what_was_counted_and_another_rule_does_not() {
+        let clock = ManualClock::at(Timestamp::from_secs(1_000));
+        let store = MemoryStore::new(Capacity::default(), Arc::new(clock));
+        let minute = Duration::from_secs(60);
+        let admitted = |rules: Vec<Rule>| {
+            let limiter = store.limiter(Arc::new(Policy::new("p", rules).unwrap()));
+            (0..20).filter(|_| limiter.check(&Subject::new("a").unwrap()).is_admit()).count()
+        };
+        let window = |limit: u64| Rule::fixed_window(limit, minute).unwrap().named("r").unwrap();
+        let log = |limit: u64| Rule::sliding_log(limit, minute).unwrap().named("r").unwrap();
+        assert_eq!((admitted(vec![window(5)]), admitted(vec![window(8)])), (5, 3));
+        assert_eq!((admitted(vec![log(4)]), admitted(vec![log(3)])), (4, 0));
+        assert_eq!(admitted(vec![window(5), log(2).named("s").unwrap()]), 2);
+    }
 }

@@ -166,7 +166,7 @@ impl Shard {
         let stays = |kept: &Kept| {
             lone_bucket(policy).is_none()
                 && kept.record.holds.front().is_none_or(|hold| hold.expires > now)
-                && kept.record.states.len() == policy.rules().len()
+                && kept.record.shape == policy.shape()
         };
         let Some(kept) = place.and_then(|place| self.records.slab.get_mut(place)).filter(|kept| stays(kept)) else {
             return Err(change);
@@ -199,7 +199,7 @@ impl Shard {
                 }
             },
         };
-        if record.states.len() != policy.rules().len() {
+        if record.shape != policy.shape() {
             record = Record::fresh(policy);
         }
         let ended = &mut self.ended;

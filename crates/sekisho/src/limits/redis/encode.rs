@@ -187,15 +187,7 @@ pub(super) fn shape(policy: &Policy) -> Vec<u8> {
 
 /// Six bytes that change when the meaning of a rule's state does: not with its limit, so that raising one keeps counters.
 fn shape_of(rule: &Rule, kind: u8) -> [u8; 6] {
-    let scale = match rule.algorithm {
-        Algorithm::Bucket { rate, .. } => format!("{}/{}", rate.price, rate.leak),
-        Algorithm::Calendar { ref calendar, .. } => format!("{calendar:?}"),
-        Algorithm::SlidingCounter { window, width, .. } => format!("{window}/{width}"),
-        Algorithm::FixedWindow { window, .. } | Algorithm::SlidingLog { window, .. } => format!("{window}"),
-        Algorithm::Interpolated { window, .. } => format!("{window}"),
-        Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block => String::new(),
-    };
-    let digest = Sha256::new().chain_update(rule.name()).chain_update([0]).chain_update(scale).finalize();
+    let digest = Sha256::new().chain_update(rule.name()).chain_update([0]).chain_update(rule.scale()).finalize();
     let mut shape = [kind, 0, 0, 0, 0, 0];
     shape[1..].copy_from_slice(&digest[..5]);
     shape
