@@ -1,9 +1,10 @@
-//! Real `redis-server` processes for tests, to be killed, frozen and restarted at will.
+//! Real `redis-server` and Envoy processes for tests, to be killed, frozen and restarted at will.
 //!
 //! The API blocks and uses no async runtime, so that a test can stop a server from any thread without touching the
 //! runtime under test. Everything panics on failure with the server's log: a test that cannot have its server must not
 //! pass quietly.
 
+mod envoy;
 mod launch;
 mod ports;
 mod redis_cluster;
@@ -11,6 +12,7 @@ mod redis_server;
 mod resp;
 mod wait;
 
+pub use envoy::Envoy;
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;
 pub use resp::Reply;
