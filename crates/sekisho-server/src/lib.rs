@@ -6,6 +6,7 @@ mod api;
 mod app;
 pub mod config;
 pub mod describe;
+pub mod envoy;
 mod fields;
 mod gateway;
 mod leftover;

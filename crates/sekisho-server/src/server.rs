@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -24,6 +25,7 @@ use tower::Service as _;
 
 use crate::app::App;
 use crate::config::Config;
+use crate::envoy::grpc::Grpc;
 use crate::gateway::Peer;
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
@@ -45,39 +47,66 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 pub struct Server {
     gateway: (TcpListener, Router),
     api: (TcpListener, Router),
+    grpc: Option<(TcpListener, Grpc)>,
     addresses: Addresses,
+    app: Arc<App>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub struct Addresses {
     pub gateway: SocketAddr,
     pub api: SocketAddr,
+    /// None where Envoy's rate-limit service is not served.
+    pub grpc: Option<SocketAddr>,
 }
 
 impl Server {
     /// Opens the store and the listeners that the configuration names.
     pub async fn bind(config: Config) -> Result<Self, StartError> {
         refuse_open_api(&config, config.api)?;
+        let grpc = config.grpc;
+        grpc.map_or(Ok(()), |address| refuse_open_grpc(&config, address))?;
         let backend = open_store(&config).await?;
         let gateway = listen("listen", config.listen).await?;
         let api = listen("api", config.api).await?;
-        Self::new(config, backend, gateway, api)
+        let server = Self::new(config, backend, gateway, api)?;
+        match grpc {
+            Some(address) => server.with_grpc(listen("grpc", address).await?),
+            None => Ok(server),
+        }
     }
 
     pub fn new(config: Config, backend: Backend, gateway: TcpListener, api: TcpListener) -> Result<Self, StartError> {
         let local = |name, listener: &TcpListener, address| {
             listener.local_addr().map_err(|error| StartError::Listen { name, address, error })
         };
-        let addresses =
-            Addresses { gateway: local("listen", &gateway, config.listen)?, api: local("api", &api, config.api)? };
+        let addresses = Addresses {
+            gateway: local("listen", &gateway, config.listen)?,
+            api: local("api", &api, config.api)?,
+            grpc: None,
+        };
         refuse_open_api(&config, addresses.api)?;
         let app = App::new(config, backend)?;
         let timed = |router: Router| router.layer(from_fn(in_time));
         Ok(Self {
             gateway: (gateway, timed(gateway::router(app.clone()))),
-            api: (api, timed(api::router(app))),
+            api: (api, timed(api::router(app.clone()))),
+            grpc: None,
             addresses,
+            app,
         })
+    }
+
+    /// Serves Envoy's rate-limit service as well.
+    pub fn with_grpc(mut self, listener: TcpListener) -> Result<Self, StartError> {
+        let address = listener.local_addr().map_err(|error| {
+            let address = self.app.config.grpc.unwrap_or(self.addresses.api);
+            StartError::Listen { name: "grpc", address, error }
+        })?;
+        refuse_open_grpc(&self.app.config, address)?;
+        self.addresses.grpc = Some(address);
+        self.grpc = Some((listener, Grpc::new(Arc::clone(&self.app))));
+        Ok(self)
     }
 
     pub fn addresses(&self) -> Addresses {
@@ -86,16 +115,28 @@ impl Server {
 
     /// Serves until `stop` resolves, then finishes what is in flight.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        tracing::info!(gateway = %self.addresses.gateway, api = %self.addresses.api, "serving");
+        let Addresses { gateway, api, grpc } = self.addresses;
+        tracing::info!(%gateway, %api, grpc = grpc.map(tracing::field::display), "serving");
         let connections = GracefulShutdown::new();
+        let (grpc_listener, grpc) = self.grpc.unzip();
         {
             let gateway = accept(self.gateway.0, self.gateway.1, &connections);
             let api = accept(self.api.0, self.api.1, &connections);
+            let grpc = async {
+                match (&grpc, grpc_listener) {
+                    (Some(grpc), Some(listener)) => grpc.serve(listener, &connections).await,
+                    _ => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = stop => {}
                 () = gateway => {}
                 () = api => {}
+                () = grpc => {}
             }
+        }
+        if let Some(grpc) = grpc {
+            grpc.stop().await;
         }
         // The listeners are closed by now, so that nobody new is told to wait.
         tracing::info!(open = connections.count(), "stopping");
@@ -119,6 +160,14 @@ pub async fn stop_signal() -> io::Result<()> {
 fn refuse_open_api(config: &Config, address: SocketAddr) -> Result<(), StartError> {
     if config.api_token.is_none() && !address.ip().to_canonical().is_loopback() {
         return Err(StartError::OpenApi(address));
+    }
+    Ok(())
+}
+
+/// The service knows no callers: whoever reaches it can use up what belongs to others, and give it back.
+fn refuse_open_grpc(config: &Config, address: SocketAddr) -> Result<(), StartError> {
+    if !config.insecure_grpc && !address.ip().to_canonical().is_loopback() {
+        return Err(StartError::OpenGrpc(address));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The HTTP API for trusted callers: JSON on `/v1/*`.
+//! The HTTP API for trusted callers: JSON on `/v1/*`, and the HTTP side of Envoy's rate-limit service.
 
 mod answer;
 mod body;
@@ -17,7 +17,9 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
 use crate::app::App;
+use crate::envoy::json;
 use crate::respond::Problem;
+pub(crate) use body::AnyBody;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -32,6 +34,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/grant", post(operate::grant))
         .route("/v1/override", post(operate::override_limits))
         .route("/v1/policies", get(operate::policies))
+        .route("/json", post(json::answer))
+        .route("/healthcheck", get(async || "OK"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .fallback(async || Problem::not_found())
         .layer(from_fn_with_state(Arc::clone(&app), authorized))

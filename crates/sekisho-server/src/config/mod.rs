@@ -1,5 +1,6 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
+mod domain;
 pub mod env;
 mod policy;
 mod problem;
@@ -10,12 +11,14 @@ mod secret;
 mod tree;
 pub(crate) mod units;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
 use sekisho::limits::{Capacity, OnFailure};
 
+use crate::envoy::Domain;
+pub use domain::read_domains;
 use env::Environment;
 pub use policy::{PolicyConfig, SubjectConfig};
 pub use problem::ConfigError;
@@ -25,8 +28,23 @@ pub use route::{FixedResponse, PathPattern, Route};
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 10] =
-    ["listen", "api", "grpc", "store", "memory", "instances", "usage_policy", "headers", "policies", "routes"];
+const FIELDS: [&str; 12] = [
+    "listen",
+    "api",
+    "grpc",
+    "insecure_grpc",
+    "store",
+    "memory",
+    "instances",
+    "usage_policy",
+    "headers",
+    "policies",
+    "routes",
+    "domains",
+];
+
+/// Where Envoy looks for its own rate-limit service.
+const DEFAULT_GRPC: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
 
 /// Everything the server needs to know, checked.
 #[derive(Debug, Clone)]
@@ -35,8 +53,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The trusted API.
     pub api: SocketAddr,
-    /// Envoy's rate-limit service; not served yet.
+    /// Envoy's rate-limit service. Nothing is opened for it while there are no `domains`, unless an address is given.
     pub grpc: Option<SocketAddr>,
+    /// Whether `grpc` may be open to others: it asks nobody who they are.
+    pub insecure_grpc: bool,
     pub store: StoreConfig,
     pub memory: Capacity,
     /// The least number of instances to assume in an outage.
@@ -45,6 +65,8 @@ pub struct Config {
     pub headers: HeaderStyle,
     pub policies: Vec<PolicyConfig>,
     pub routes: Vec<Route>,
+    /// The files of Envoy's rate-limit service.
+    pub domains: Vec<Domain>,
     /// What callers of the API have to show. It comes from the environment only.
     pub api_token: Option<Secret>,
 }
@@ -75,7 +97,8 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
             api: SocketAddr::from(([127, 0, 0, 1], 8001)),
-            grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),
+            grpc: None,
+            insecure_grpc: false,
             store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
             memory: Capacity::default(),
             instances: 1,
@@ -83,6 +106,7 @@ impl Default for Config {
             headers: HeaderStyle::Both,
             policies: Vec::new(),
             routes: Vec::new(),
+            domains: Vec::new(),
             api_token: None,
         }
     }
@@ -98,18 +122,24 @@ impl Config {
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|error| ConfigError::plain(format!("{name}: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| ConfigError::plain(format!("{name}: is not UTF-8 text")))?;
-        Self::parse(&name, &text)
+        Self::parse_in(path.parent().unwrap_or(Path::new("")), &name, &text)
     }
 
-    /// `name` is what errors call the file.
+    /// `name` is what errors call the file. Files that it names are looked for in the working directory.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_in(Path::new(""), name, text)
+    }
+
+    fn parse_in(folder: &Path, name: &str, text: &str) -> Result<Self, ConfigError> {
         let root = tree::parse_yaml(text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
-        let config = read_root(&mut reader, &root);
-        match config {
-            Some(config) if reader.problems.is_empty() => Ok(config),
-            _ => Err(ConfigError::in_file(name, text, reader.problems)),
+        let mut config = read_root(&mut reader, &root).unwrap_or_default();
+        let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
+        if !reader.problems.is_empty() {
+            let here = ConfigError::in_file(name, text, reader.problems);
+            return Err(ConfigError::all([here].into_iter().chain(elsewhere)));
         }
+        if elsewhere.is_empty() { Ok(config) } else { Err(ConfigError::all(elsewhere)) }
     }
 
     /// Lets variables override the file.
@@ -160,6 +190,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("grpc") {
         config.grpc = if is_off(node) { None } else { read_address(reader, node, "grpc") };
+    }
+    if let Some(insecure) = fields.take("insecure_grpc").and_then(|node| reader.flag(node, "insecure_grpc")) {
+        config.insecure_grpc = insecure;
     }
     if let Some(node) = fields.take("store") {
         read_store(reader, node, &mut config.store);
