@@ -3,10 +3,8 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::{setup, shell};
-
-/// A command that succeeds where something is there, and the Debian package that brings it.
-type Need = (&'static str, &'static [&'static str], &'static str);
+use crate::setup::Need;
+use crate::{python, setup, shell};
 
 /// For limitador's Redis storage: bindgen reads RocksDB's headers with clang's library, and the TLS is OpenSSL.
 const NATIVE: [Need; 4] = [
@@ -16,8 +14,6 @@ const NATIVE: [Need; 4] = [
     ("pkg-config", &["--exists", "openssl"], "libssl-dev"),
 ];
 
-const VENV: Need = ("python3", &["-c", "import ensurepip, venv"], "python3-venv");
-
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<()> {
     let run = ["run", "--release", "--package", "sekisho-bench"];
     // Only these measure the peers on Redis, which need more than Rust to build.
@@ -25,8 +21,9 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<()> {
         return shell::cargo(&[&run[..], &["--", name], args].concat());
     }
     setup::redis_server()?;
-    NATIVE.iter().try_for_each(provide)?;
-    python_limits()?;
+    NATIVE.iter().try_for_each(setup::provide)?;
+    // Python's `limits`.
+    python::install("python", &["--requirement", "bench/python/requirements.txt"])?;
     let mut command = shell::command("cargo", &run);
     command.args(["--features", "limitador-redis", "--", name]).args(args);
     shell::run(command.env("ROCKSDB_LIB_DIR", empty_rocksdb()?).env("ROCKSDB_STATIC", "1"))
@@ -42,20 +39,4 @@ fn empty_rocksdb() -> Result<PathBuf> {
         fs::write(archive, "!<arch>\n")?;
     }
     Ok(dir)
-}
-
-/// Python's `limits`, in an environment of its own.
-fn python_limits() -> Result<()> {
-    let venv = setup::tools_dir().join("python");
-    let python = venv.join("bin/python");
-    if shell::probe(&python, &["-m", "pip", "--version"]).is_none() {
-        provide(&VENV)?;
-        shell::run(shell::command("python3", &["-m", "venv", "--clear"]).arg(venv))?;
-    }
-    let install = ["-m", "pip", "--quiet", "install", "--requirement", "bench/python/requirements.txt"];
-    shell::run(&mut shell::command(python, &install))
-}
-
-fn provide((program, args, package): &Need) -> Result<()> {
-    if shell::probe(program, args).is_none() { setup::apt_install(package) } else { Ok(()) }
 }

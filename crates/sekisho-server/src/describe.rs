@@ -1,9 +1,10 @@
 //! Policies as users see them: in `GET /v1/policies` and in `sekisho config check`.
 
-use sekisho::limits::{Mode, OnFailure, OnLeaseExpiry, Period, Rule};
+use sekisho::limits::{Mode, OnFailure, OnLeaseExpiry, Period, Policy, Rule};
 use serde::Serialize;
 
-use crate::config::{PolicyConfig, units};
+use crate::config::{PolicyConfig, SubjectConfig, units};
+use crate::envoy::{Allowance, Descriptor, Domain, Value};
 
 #[derive(Debug, Serialize)]
 pub struct PolicyView {
@@ -37,15 +38,73 @@ pub struct RuleView {
     pub key: Option<String>,
 }
 
-pub fn policies(policies: &[PolicyConfig]) -> Vec<PolicyView> {
-    policies.iter().map(policy).collect()
+/// A rule of Envoy's rate-limit service, and the policy it becomes.
+#[derive(Debug, Serialize)]
+pub struct EnvoyRuleView {
+    pub domain: String,
+    /// From the outermost entry to the one with the rule: `key` or `key=value`.
+    pub descriptor: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replaces: Vec<String>,
+    pub unlimited: bool,
+    pub quota: bool,
+    /// Whether a pattern has one counter for all its values.
+    pub shared: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub requests_per_unit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<&'static str>,
+    /// None for a rule without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyView>,
 }
 
-fn policy(config: &PolicyConfig) -> PolicyView {
-    let policy = &config.policy;
+pub fn policies(policies: &[PolicyConfig]) -> Vec<PolicyView> {
+    policies.iter().map(|config| policy(&config.policy, config.subject.as_ref())).collect()
+}
+
+/// What the files in `domains` become.
+pub fn policies_of(domains: &[Domain]) -> Vec<PolicyView> {
+    domains.iter().flat_map(Domain::policies).map(|own| policy(own, None)).collect()
+}
+
+pub fn envoy_rules(domains: &[Domain]) -> Vec<EnvoyRuleView> {
+    let paths = domains.iter().flat_map(|domain| domain.descriptors().into_iter().map(move |path| (domain, path)));
+    paths.filter_map(|(domain, path)| envoy_rule(domain, &path)).collect()
+}
+
+fn envoy_rule(domain: &Domain, path: &[&Descriptor]) -> Option<EnvoyRuleView> {
+    let limit = path.last()?.limit.as_ref()?;
+    let part = |descriptor: &&Descriptor| match &descriptor.value {
+        Value::Any => descriptor.key.clone(),
+        Value::Exact(value) | Value::Pattern(value) => format!("{}={value}", descriptor.key),
+    };
+    let (requests_per_unit, unit, own) = match &limit.allowance {
+        Allowance::Unlimited => (None, None, None),
+        Allowance::PerUnit { requests, unit, policy: own } => {
+            (Some(*requests), Some(unit.name()), Some(policy(own, None)))
+        }
+    };
+    Some(EnvoyRuleView {
+        domain: domain.name().to_owned(),
+        descriptor: path.iter().map(part).collect(),
+        name: Some(limit.name.clone()).filter(|name| !name.is_empty()),
+        replaces: limit.replaces.clone(),
+        unlimited: own.is_none(),
+        quota: limit.is_quota,
+        shared: path.iter().any(|descriptor| descriptor.is_shared),
+        requests_per_unit,
+        unit,
+        policy: own,
+    })
+}
+
+fn policy(policy: &Policy, subject: Option<&SubjectConfig>) -> PolicyView {
     PolicyView {
         name: policy.name().to_owned(),
-        subject: config.subject.as_ref().map(|subject| subject.parts.clone()).unwrap_or_default(),
+        subject: subject.map(|subject| subject.parts.clone()).unwrap_or_default(),
         mode: if policy.mode() == Mode::Shadow { "shadow" } else { "enforce" },
         lease_ms: u64::try_from(policy.lease().as_millis()).unwrap_or(u64::MAX),
         on_lease_expiry: match policy.on_lease_expiry() {

@@ -8,6 +8,7 @@ mod auth;
 pub mod config;
 mod connection;
 pub mod describe;
+pub mod envoy;
 mod facts;
 mod fields;
 mod gateway;

@@ -181,6 +181,16 @@ impl Problem {
             .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sekisho\""))
     }
 
+    /// The same over gRPC, which knows no bodies of errors.
+    pub(crate) fn to_status(&self) -> tonic::Status {
+        let code = match self.status {
+            StatusCode::BAD_REQUEST => tonic::Code::InvalidArgument,
+            StatusCode::SERVICE_UNAVAILABLE => tonic::Code::Unavailable,
+            _ => tonic::Code::Internal,
+        };
+        tonic::Status::new(code, self.detail.as_str())
+    }
+
     /// The body alone, where it stands inside another one.
     pub(crate) fn to_json(&self) -> Value {
         let mut body = Map::new();

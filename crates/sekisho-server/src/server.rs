@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use crate::app::App;
 use crate::config::Config;
 use crate::connection::{self, Door};
+use crate::envoy::grpc::Grpc;
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
 use crate::{api, gateway, metrics};
@@ -29,6 +30,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Server {
     gateway: (TcpListener, Door),
     api: (TcpListener, Door),
+    grpc: Option<(TcpListener, Grpc)>,
     addresses: Addresses,
     app: Arc<App>,
 }
@@ -37,24 +39,35 @@ pub struct Server {
 pub struct Addresses {
     pub gateway: SocketAddr,
     pub api: SocketAddr,
+    /// None where Envoy's rate-limit service is not served.
+    pub grpc: Option<SocketAddr>,
 }
 
 impl Server {
     /// Opens the store and the listeners that the configuration names.
     pub async fn bind(config: Config) -> Result<Self, StartError> {
         refuse_open_api(&config, config.api)?;
+        let grpc = config.grpc;
+        grpc.map_or(Ok(()), |address| refuse_open_grpc(&config, address))?;
         let backend = open_store(&config).await?;
         let gateway = listen("listen", config.listen).await?;
         let api = listen("api", config.api).await?;
-        Self::new(config, backend, gateway, api)
+        let server = Self::new(config, backend, gateway, api)?;
+        match grpc {
+            Some(address) => server.with_grpc(listen("grpc", address).await?),
+            None => Ok(server),
+        }
     }
 
     pub fn new(config: Config, backend: Backend, gateway: TcpListener, api: TcpListener) -> Result<Self, StartError> {
         let local = |name, listener: &TcpListener, address| {
             listener.local_addr().map_err(|error| StartError::Listen { name, address, error })
         };
-        let addresses =
-            Addresses { gateway: local("listen", &gateway, config.listen)?, api: local("api", &api, config.api)? };
+        let addresses = Addresses {
+            gateway: local("listen", &gateway, config.listen)?,
+            api: local("api", &api, config.api)?,
+            grpc: None,
+        };
         refuse_open_api(&config, addresses.api)?;
         let tls = config.tls.as_ref().map(connection::tls).transpose()?;
         let app = App::new(config, backend)?;
@@ -62,9 +75,22 @@ impl Server {
             // Its routes have time-outs of their own.
             gateway: (gateway, Door { router: gateway::router(app.clone()), tls }),
             api: (api, Door { router: api::router(app.clone()).layer(from_fn(in_time)), tls: None }),
+            grpc: None,
             addresses,
             app,
         })
+    }
+
+    /// Serves Envoy's rate-limit service as well.
+    pub fn with_grpc(mut self, listener: TcpListener) -> Result<Self, StartError> {
+        let address = listener.local_addr().map_err(|error| {
+            let address = self.app.config.grpc.unwrap_or(self.addresses.api);
+            StartError::Listen { name: "grpc", address, error }
+        })?;
+        refuse_open_grpc(&self.app.config, address)?;
+        self.addresses.grpc = Some(address);
+        self.grpc = Some((listener, Grpc::new(Arc::clone(&self.app))));
+        Ok(self)
     }
 
     pub fn addresses(&self) -> Addresses {
@@ -73,17 +99,29 @@ impl Server {
 
     /// Serves until `stop` resolves, then finishes what is in flight.
     pub async fn run(self, stop: impl Future<Output = ()>) {
-        tracing::info!(gateway = %self.addresses.gateway, api = %self.addresses.api, "serving");
+        let Addresses { gateway, api, grpc } = self.addresses;
+        tracing::info!(%gateway, %api, grpc = grpc.map(tracing::field::display), "serving");
         let connections = GracefulShutdown::new();
+        let (grpc_listener, grpc) = self.grpc.unzip();
         {
             let gateway = accept(self.gateway.0, self.gateway.1, &connections);
             let api = accept(self.api.0, self.api.1, &connections);
+            let grpc = async {
+                match (&grpc, grpc_listener) {
+                    (Some(grpc), Some(listener)) => grpc.serve(listener, &connections).await,
+                    _ => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = stop => {}
                 () = gateway => {}
                 () = api => {}
                 () = upkeep(&self.app) => {}
+                () = grpc => {}
             }
+        }
+        if let Some(grpc) = grpc {
+            grpc.stop().await;
         }
         // The listeners are closed by now, so that nobody new is told to wait.
         tracing::info!(open = connections.count(), "stopping");
@@ -107,6 +145,14 @@ pub async fn stop_signal() -> io::Result<()> {
 fn refuse_open_api(config: &Config, address: SocketAddr) -> Result<(), StartError> {
     if config.api_token.is_none() && !address.ip().to_canonical().is_loopback() {
         return Err(StartError::OpenApi(address));
+    }
+    Ok(())
+}
+
+/// The service knows no callers: whoever reaches it can use up what belongs to others, and give it back.
+fn refuse_open_grpc(config: &Config, address: SocketAddr) -> Result<(), StartError> {
+    if !config.insecure_grpc && !address.ip().to_canonical().is_loopback() {
+        return Err(StartError::OpenGrpc(address));
     }
     Ok(())
 }

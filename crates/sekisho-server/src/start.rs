@@ -27,6 +27,11 @@ pub enum StartError {
          address"
     )]
     OpenApi(SocketAddr),
+    #[error(
+        "the rate-limit service would be open to others at {0}, and it asks nobody who they are: bind `grpc` to a loopback \
+         address, or say `insecure_grpc: true` if the network keeps others out"
+    )]
+    OpenGrpc(SocketAddr),
 }
 
 /// Opens what the configuration names: memory, or a Redis.

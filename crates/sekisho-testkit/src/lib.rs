@@ -4,6 +4,7 @@
 //! runtime under test. Everything panics on failure with the server's log: a test that cannot have its server must not
 //! pass quietly.
 
+mod envoy;
 mod launch;
 mod ports;
 mod proxy;
@@ -12,6 +13,7 @@ mod redis_server;
 mod resp;
 mod wait;
 
+pub use envoy::Envoy;
 pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;

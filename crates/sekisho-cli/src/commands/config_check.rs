@@ -7,6 +7,7 @@ use sekisho_server::config::Config;
 use sekisho_server::describe;
 use serde_json::json;
 
+use super::envoy_rules;
 use crate::exit::{Failure, Outcome};
 use crate::output;
 
@@ -21,8 +22,9 @@ pub(crate) struct CheckArgs {
 pub(crate) fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     let config = Config::read(&args.file).map_err(|error| Failure::Input(error.to_string()))?;
     let policies = describe::policies(&config.policies);
+    let rules = describe::envoy_rules(&config.domains);
     if args.json {
-        output::json(&json!({ "policies": policies }));
+        output::json(&json!({ "policies": policies, "envoy_rules": rules }));
         return Ok(Outcome::Done);
     }
     let rows = policies.iter().flat_map(|policy| {
@@ -37,6 +39,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
         })
     });
     output::table(&["policy", "rule", "algorithm", "limit", "window", "unit", "key"], rows);
+    if !rules.is_empty() {
+        envoy_rules::show(&rules);
+    }
     output::line(&format!("{} is valid", args.file.display()));
     Ok(Outcome::Done)
 }

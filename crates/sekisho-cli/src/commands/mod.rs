@@ -2,8 +2,10 @@
 
 pub(crate) mod completions;
 pub(crate) mod config_check;
+mod envoy_rules;
 pub(crate) mod explain;
 mod figures;
+pub(crate) mod import_envoy;
 pub(crate) mod peek;
 pub(crate) mod reset;
 pub(crate) mod serve;

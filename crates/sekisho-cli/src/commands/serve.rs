@@ -25,9 +25,22 @@ pub(crate) struct ServeArgs {
     /// Where the API listens; off loopback it needs SEKISHO_API_TOKEN
     #[arg(long, value_name = "ADDR", value_parser = address)]
     api: Option<SocketAddr>,
+    /// Where Envoy's rate-limit service listens, or `off`; without `domains` it is off unless said otherwise
+    #[arg(long, value_name = "ADDR", value_parser = grpc)]
+    grpc: Option<Grpc>,
     /// How logs are written to standard error
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Grpc {
+    Off,
+    At(SocketAddr),
+}
+
+fn grpc(text: &str) -> Result<Grpc, String> {
+    if text == "off" { Ok(Grpc::Off) } else { address(text).map(Grpc::At) }
 }
 
 pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
@@ -51,6 +64,11 @@ fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, sekisho
     let mut config = config.with_environment(environment)?;
     config.listen = args.listen.unwrap_or(config.listen);
     config.api = args.api.unwrap_or(config.api);
+    match args.grpc {
+        Some(Grpc::Off) => config.grpc = None,
+        Some(Grpc::At(address)) => config.grpc = Some(address),
+        None => {}
+    }
     Ok(config)
 }
 
@@ -58,7 +76,7 @@ async fn serve(config: Config) -> Result<Outcome, Failure> {
     let examples = Examples::of(&config);
     let server = Server::bind(config).await.map_err(|error| match error {
         // The file or a flag asks for what must not be.
-        StartError::Policy(_) | StartError::OpenApi(_) => Failure::Input(error.to_string()),
+        StartError::Policy(_) | StartError::OpenApi(_) | StartError::OpenGrpc(_) => Failure::Input(error.to_string()),
         _ => Failure::Server(error.to_string()),
     })?;
     output::line(&examples.welcome(server.addresses()));
@@ -92,12 +110,14 @@ impl Examples {
     }
 
     fn welcome(&self, addresses: Addresses) -> String {
-        let Addresses { gateway, api } = addresses;
+        let Addresses { gateway, api, grpc } = addresses;
+        let grpc = grpc.map_or_else(String::new, |grpc| format!("gRPC     {grpc} (Envoy's rate-limit service)\n"));
         let Self { path, policy, token } = self;
         let path = path.as_deref().unwrap_or("/livez");
         format!(
             "gateway  http://{gateway}\n\
              API      http://{api}\n\
+             {grpc}\
              Try:\n  \
              curl -i http://{gateway}{path}\n  \
              curl{token} -H 'content-type: application/json' -d '{{\"policy\":\"{policy}\",\"subject\":\"me\"}}' http://{api}/v1/check\n  \

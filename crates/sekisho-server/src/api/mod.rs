@@ -1,4 +1,4 @@
-//! The HTTP API for trusted callers: JSON on `/v1/*`.
+//! The HTTP API for trusted callers: JSON on `/v1/*`, and the HTTP side of Envoy's rate-limit service.
 
 mod answer;
 mod body;
@@ -17,8 +17,10 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{any, get, post};
 
 use crate::app::App;
+use crate::envoy::json;
 use crate::respond::Problem;
 use crate::{auth, metrics};
+pub(crate) use body::AnyBody;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
@@ -36,6 +38,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(metrics::render))
         .route("/auth/nginx", any(auth::nginx))
         .route("/auth/forward", any(auth::forward))
+        .route("/json", post(json::answer))
+        .route("/healthcheck", get(async || "OK"))
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .fallback(async || Problem::not_found())
         .layer(from_fn_with_state(Arc::clone(&app), authorized))

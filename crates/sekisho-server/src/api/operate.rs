@@ -56,7 +56,9 @@ pub(super) async fn override_limits(
 }
 
 pub(super) async fn policies(State(app): State<Arc<App>>) -> Json<Value> {
-    Json(json!({ "policies": describe::policies(&app.config.policies) }))
+    let mut policies = describe::policies(&app.config.policies);
+    policies.extend(describe::policies_of(&app.config.domains));
+    Json(json!({ "policies": policies }))
 }
 
 fn target(subject: &str, endpoint: Option<&str>) -> Result<(Subject, Option<Endpoint>), Problem> {

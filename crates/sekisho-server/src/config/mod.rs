@@ -1,5 +1,6 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
+mod domain;
 pub mod env;
 mod forward;
 mod path;
@@ -12,13 +13,15 @@ mod secret;
 mod tree;
 pub(crate) mod units;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
+use crate::envoy::Domain;
+pub use domain::read_domains;
 use env::Environment;
 pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};
 pub use path::PathPattern;
@@ -30,11 +33,12 @@ pub use route::{Action, FixedResponse, Route};
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 16] = [
     "listen",
     "tls",
     "api",
     "grpc",
+    "insecure_grpc",
     "store",
     "memory",
     "instances",
@@ -45,7 +49,11 @@ const FIELDS: [&str; 14] = [
     "policies",
     "routes",
     "auth",
+    "domains",
 ];
+
+/// Where Envoy looks for its own rate-limit service.
+const DEFAULT_GRPC: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
 
 /// Everything the server needs to know, checked.
 #[derive(Debug, Clone)]
@@ -56,8 +64,10 @@ pub struct Config {
     pub tls: Option<TlsConfig>,
     /// The trusted API.
     pub api: SocketAddr,
-    /// Envoy's rate-limit service; not served yet.
+    /// Envoy's rate-limit service. Nothing is opened for it while there are no `domains`, unless an address is given.
     pub grpc: Option<SocketAddr>,
+    /// Whether `grpc` may be open to others: it asks nobody who they are.
+    pub insecure_grpc: bool,
     pub store: StoreConfig,
     pub memory: Capacity,
     /// The least number of instances to assume in an outage.
@@ -70,6 +80,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What `/auth/nginx` and `/auth/forward` check.
     pub auth: Option<AuthConfig>,
+    /// The files of Envoy's rate-limit service.
+    pub domains: Vec<Domain>,
     /// What callers of the API have to show. It comes from the environment only.
     pub api_token: Option<Secret>,
 }
@@ -113,7 +125,8 @@ impl Default for Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 8000)),
             tls: None,
             api: SocketAddr::from(([127, 0, 0, 1], 8001)),
-            grpc: Some(SocketAddr::from(([127, 0, 0, 1], 8081))),
+            grpc: None,
+            insecure_grpc: false,
             store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
             memory: Capacity::default(),
             instances: 1,
@@ -123,6 +136,7 @@ impl Default for Config {
             policies: Vec::new(),
             routes: Vec::new(),
             auth: None,
+            domains: Vec::new(),
             api_token: None,
         }
     }
@@ -138,18 +152,24 @@ impl Config {
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|error| ConfigError::plain(format!("{name}: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| ConfigError::plain(format!("{name}: is not UTF-8 text")))?;
-        Self::parse(&name, &text)
+        Self::parse_in(path.parent().unwrap_or(Path::new("")), &name, &text)
     }
 
-    /// `name` is what errors call the file.
+    /// `name` is what errors call the file. Files that it names are looked for in the working directory.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
+        Self::parse_in(Path::new(""), name, text)
+    }
+
+    fn parse_in(folder: &Path, name: &str, text: &str) -> Result<Self, ConfigError> {
         let root = tree::parse_yaml(text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
-        let config = read_root(&mut reader, &root);
-        match config {
-            Some(config) if reader.problems.is_empty() => Ok(config),
-            _ => Err(ConfigError::in_file(name, text, reader.problems)),
+        let mut config = read_root(&mut reader, &root).unwrap_or_default();
+        let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
+        if !reader.problems.is_empty() {
+            let here = ConfigError::in_file(name, text, reader.problems);
+            return Err(ConfigError::all([here].into_iter().chain(elsewhere)));
         }
+        if elsewhere.is_empty() { Ok(config) } else { Err(ConfigError::all(elsewhere)) }
     }
 
     /// Lets variables override the file.
@@ -210,6 +230,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("grpc") {
         config.grpc = if is_off(node) { None } else { read_address(reader, node, "grpc") };
+    }
+    if let Some(insecure) = fields.take("insecure_grpc").and_then(|node| reader.flag(node, "insecure_grpc")) {
+        config.insecure_grpc = insecure;
     }
     if let Some(node) = fields.take("store") {
         read_store(reader, node, &mut config.store);

@@ -35,6 +35,11 @@ impl ConfigError {
         Self(message.into())
     }
 
+    /// Those of several files.
+    pub(super) fn all(errors: impl IntoIterator<Item = Self>) -> Self {
+        Self(errors.into_iter().map(|error| error.0).collect::<Vec<_>>().join("\n"))
+    }
+
     /// Each problem as `file:line:column: message`, with its line and a caret below.
     pub(super) fn in_file(file: &str, text: &str, mut problems: Vec<Problem>) -> Self {
         problems.sort_by_key(|problem| problem.at);

@@ -54,6 +54,13 @@ impl Reader {
         }
     }
 
+    pub(super) fn flag(&mut self, node: &Node, what: &str) -> Option<bool> {
+        match node.value {
+            Value::Bool(flag) => Some(flag),
+            _ => self.wrong(node, what, "must be true or false"),
+        }
+    }
+
     pub(super) fn whole(&mut self, node: &Node, what: &str, least: u64, most: u64) -> Option<u64> {
         let Value::Whole(number) = node.value else {
             return self.wrong(node, what, &format!("must be a whole number from {least} to {most}"));

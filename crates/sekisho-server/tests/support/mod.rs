@@ -82,7 +82,11 @@ impl TestServer {
             };
             let gateway = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let server = Server::new(config, backend, gateway, api).unwrap();
+            let has_grpc = config.grpc.is_some();
+            let mut server = Server::new(config, backend, gateway, api).unwrap();
+            if has_grpc {
+                server = server.with_grpc(TcpListener::bind("127.0.0.1:0").await.unwrap()).unwrap();
+            }
             ready.send(server.addresses()).unwrap();
             server.run(async { drop(stopped.await) }).await;
         };
@@ -131,6 +135,11 @@ impl TestServer {
         };
         let text = response.body_mut().read_to_string().unwrap();
         Reply { status: response.status().as_u16(), headers: response.headers().clone(), text }
+    }
+
+    /// Where Envoy's rate-limit service is.
+    pub(crate) fn grpc(&self) -> String {
+        format!("http://{}", self.addresses.grpc.unwrap())
     }
 
     /// Tells it to stop, without waiting for it.

@@ -75,6 +75,12 @@ impl Limits {
         Ok(Self { policies: by_name, store })
     }
 
+    /// Other policies on the same store: for limits that come with a request. What is counted belongs to the name of a
+    /// policy and not to its limit, so that a policy of the same name and shape goes on where this one is.
+    pub fn beside(&self, policies: Vec<Policy>) -> Result<Self, Invalid> {
+        Self::new(policies, Arc::clone(&self.store))
+    }
+
     pub fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
         self.policies.values()
     }

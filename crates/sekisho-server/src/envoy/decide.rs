@@ -1,0 +1,278 @@
+//! From a request to the outcome of each of its descriptors.
+//!
+//! Every descriptor is decided for itself, in order: one that is over its limit does not give the others back, as it would
+//! within a policy. That is what Envoy's own service does, and what its users have written their limits for.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use sekisho::backend::BackendKind;
+use sekisho::clock::Timestamp;
+use sekisho::key::Subject;
+use sekisho::limits::{
+    Charge, ChargeOutcome, Cost, Decision, Limits, MAX_AMOUNT, Mode, Policy, ReserveOptions, Reserved, RuleOutcome,
+};
+use sekisho::{Error, Invalid};
+
+use super::answer::{self, Counted, Outcome};
+use super::domain::{Allowance, Domain, Limit, Unit, policy};
+use super::messages::{LimitOverride, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use super::subject::{override_name, subject};
+use crate::app::App;
+use crate::respond::Problem;
+
+/// Envoy sends a handful; each may be a call to the store.
+const MAX_DESCRIPTORS: usize = 128;
+/// How many of them are with the store at once.
+const AT_ONCE: usize = 8;
+
+pub(super) async fn should_rate_limit(app: &App, request: &RateLimitRequest) -> Result<RateLimitResponse, Problem> {
+    let asks = asks(app, request).map_err(|invalid| Problem::invalid(&invalid))?;
+    // Twins have to be counted one after the other: the later one must see what the earlier one took.
+    let at_once = if app.store == BackendKind::Memory || has_twins(&asks) { 1 } else { AT_ONCE };
+    let outcomes = stream::iter(asks).map(|ask| outcome(app, ask)).buffered(at_once);
+    let outcomes: Vec<Outcome> = outcomes.try_collect().await.map_err(|error| app.problem(&error))?;
+    Ok(answer::response(&outcomes, app.config.headers))
+}
+
+/// What becomes of one descriptor.
+#[derive(Debug)]
+enum Ask {
+    /// No rule is for it, or another one replaces its rule.
+    Free,
+    Unlimited,
+    Count(Count),
+}
+
+#[derive(Debug)]
+struct Count {
+    rule: Counting,
+    subject: Subject,
+    hits: Hits,
+}
+
+/// The rule it counts under: a configured one, or one that the request brought along.
+#[derive(Debug)]
+struct Counting {
+    name: String,
+    requests: u32,
+    unit: Unit,
+    is_quota: bool,
+    policy: Arc<Policy>,
+    /// The store under the request's own policy; `None` for a configured one.
+    own: Option<Limits>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Hits {
+    Look,
+    Take(u64),
+    GiveBack(u64),
+}
+
+fn asks(app: &App, request: &RateLimitRequest) -> Result<Vec<Ask>, Invalid> {
+    let count = request.descriptors.len();
+    if request.domain.is_empty() {
+        return Err(Invalid::new("domain", "is empty"));
+    }
+    if count == 0 || count > MAX_DESCRIPTORS {
+        return Err(Invalid::new("descriptors", format!("must be 1 to {MAX_DESCRIPTORS}; there are {count}")));
+    }
+    let Some(domain) = app.config.domains.iter().find(|domain| domain.name() == request.domain) else {
+        return Ok(request.descriptors.iter().map(|_| Ask::Free).collect());
+    };
+    let mut asks = Vec::with_capacity(count);
+    let mut replaced: Vec<&str> = Vec::new();
+    for (i, descriptor) in request.descriptors.iter().enumerate() {
+        let hits = hits(request, descriptor);
+        let (ask, limit) =
+            ask(app, domain, descriptor, hits).map_err(|invalid| invalid.within(format_args!("descriptors[{i}]")))?;
+        replaced.extend(limit.iter().flat_map(|limit| &limit.replaces).map(String::as_str));
+        asks.push(ask);
+    }
+    for ask in &mut asks {
+        if matches!(ask, Ask::Count(count) if replaced.contains(&count.rule.name.as_str())) {
+            *ask = Ask::Free;
+        }
+    }
+    Ok(asks)
+}
+
+fn hits(request: &RateLimitRequest, descriptor: &RateLimitDescriptor) -> Hits {
+    // Only a descriptor can say 0: in the request it cannot be told from nothing.
+    let hits = descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1))).min(MAX_AMOUNT);
+    match (hits, descriptor.is_negative_hits) {
+        (0, _) => Hits::Look,
+        (hits, false) => Hits::Take(hits),
+        (hits, true) => Hits::GiveBack(hits),
+    }
+}
+
+/// The ask, and the configured limit whose `replaces` count.
+fn ask<'a>(
+    app: &App,
+    domain: &'a Domain,
+    descriptor: &'a RateLimitDescriptor,
+    hits: Hits,
+) -> Result<(Ask, Option<&'a Limit>), Invalid> {
+    let found = domain.find(&descriptor.entries);
+    let keys = descriptor.entries.iter().map(|entry| entry.key.as_str());
+    if let Some(own) = descriptor.limit.as_ref().filter(|_| !descriptor.entries.is_empty()) {
+        let rule = overridden(app, domain, own, found.map(|found| found.limit))?;
+        let subject = subject(keys.zip(descriptor.entries.iter().map(|entry| entry.value.as_str())))?;
+        return Ok((Ask::Count(Count { rule, subject, hits }), None));
+    }
+    let Some(found) = found else { return Ok((Ask::Free, None)) };
+    let limit = found.limit;
+    let Allowance::PerUnit { requests, unit, policy } = &limit.allowance else {
+        return Ok((Ask::Unlimited, Some(limit)));
+    };
+    let subject = subject(keys.zip(found.values))?;
+    let rule = Counting {
+        name: limit.name.clone(),
+        requests: *requests,
+        unit: *unit,
+        is_quota: limit.is_quota,
+        policy: Arc::clone(policy),
+        own: None,
+    };
+    Ok((Ask::Count(Count { rule, subject, hits }), Some(limit)))
+}
+
+/// A limit in the request goes before the configured one, and counts where that one does if both have the same window.
+fn overridden(
+    app: &App,
+    domain: &Domain,
+    own: &LimitOverride,
+    configured: Option<&Limit>,
+) -> Result<Counting, Invalid> {
+    let unit = Unit::try_from(own.unit).ok().filter(|unit| *unit != Unit::Unknown);
+    let unit = unit.ok_or_else(|| Invalid::new("limit.unit", format!("is no known unit: {}", own.unit)))?;
+    let requests = own.requests_per_unit;
+    let name = match configured.map(|limit| &limit.allowance) {
+        Some(Allowance::PerUnit { unit: same, policy, requests: 1.. }) if *same == unit && requests > 0 => {
+            policy.name().to_owned()
+        }
+        _ => override_name(domain.name(), requests, unit),
+    };
+    let policy = policy(&name, requests, unit)?;
+    // In shadow mode the store compiles no script for it: every limit that comes along would leave one behind.
+    let asked = policy.clone().with_mode(Mode::Shadow);
+    let own_limits = app.gate.limits().beside(vec![asked])?;
+    Ok(Counting {
+        name: String::new(),
+        requests,
+        unit,
+        is_quota: false,
+        policy: Arc::new(policy),
+        own: Some(own_limits),
+    })
+}
+
+fn has_twins(asks: &[Ask]) -> bool {
+    let mut seen = HashSet::new();
+    let is_twin = |ask: &Ask| match ask {
+        Ask::Count(count) => !seen.insert((count.rule.policy.name().to_owned(), count.subject.clone())),
+        Ask::Free | Ask::Unlimited => false,
+    };
+    asks.iter().any(is_twin)
+}
+
+async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
+    let count = match ask {
+        Ask::Free => return Ok(Outcome::Free),
+        Ask::Unlimited => return Ok(Outcome::Unlimited),
+        Ask::Count(count) => count,
+    };
+    let rule = &count.rule;
+    let limits = rule.own.as_ref().unwrap_or_else(|| app.gate.limits());
+    let (at, figures) = if rule.requests == 0 {
+        let at = count.look(limits).await?.0;
+        (at, blocked(at, rule.unit))
+    } else {
+        count.decide(limits).await?
+    };
+    Ok(Outcome::Counted(Box::new(Counted {
+        charge: ChargeOutcome {
+            policy: Arc::clone(&rule.policy),
+            subject: count.subject,
+            endpoint: None,
+            rules: vec![figures],
+        },
+        at,
+        unit: rule.unit,
+        name: rule.name.clone(),
+        is_quota: rule.is_quota,
+    })))
+}
+
+impl Count {
+    async fn decide(&self, limits: &Limits) -> Result<(Timestamp, RuleOutcome), Error> {
+        match self.hits {
+            Hits::Take(hits) => self.take(limits, hits).await,
+            Hits::Look => self.look(limits).await.map(exhausted),
+            Hits::GiveBack(hits) => {
+                let (policy, subject) = (self.rule.policy.name(), self.subject.clone());
+                let decision = limits.grant(policy, subject, None, &Cost::requests(hits)?).await?;
+                figures(&decision).map(exhausted)
+            }
+        }
+    }
+
+    /// Envoy's service counts what is over the limit as well. What was used is used: a model's tokens are reported when
+    /// they are spent. So hits that do not fit are counted all the same while anything is left; afterwards counting on
+    /// would change no answer.
+    async fn take(&self, limits: &Limits, hits: u64) -> Result<(Timestamp, RuleOutcome), Error> {
+        let (at, mut figures) = match limits.check(&[self.charge(hits)?]).await {
+            Ok(decision) => figures(&decision)?,
+            // Elsewhere asking for more than a limit can ever give is a mistake; here it is over the limit like the rest.
+            Err(Error::Invalid(_)) if hits > 1 => {
+                let (at, mut figures) = self.look(limits).await?;
+                figures.denied_until = Some(figures.reset_at);
+                (at, figures)
+            }
+            Err(error) => return Err(error),
+        };
+        if figures.denied_until.is_some() && figures.remaining > 0 {
+            self.overdraw(limits, hits).await?;
+            figures.remaining = 0;
+        }
+        Ok((at, figures))
+    }
+
+    /// A reservation may be settled above its limit, which is the one way to count what does not fit.
+    async fn overdraw(&self, limits: &Limits, hits: u64) -> Result<(), Error> {
+        if let Reserved::Admitted(admission) = limits.reserve(&[self.charge(0)?], &ReserveOptions::default()).await? {
+            admission.settle(&Cost::requests(hits)?).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&self, limits: &Limits) -> Result<(Timestamp, RuleOutcome), Error> {
+        figures(&limits.peek(&[self.charge(0)?]).await?)
+    }
+
+    fn charge(&self, hits: u64) -> Result<Charge, Invalid> {
+        Ok(Charge::new(self.rule.policy.name(), self.subject.clone()).costing(Cost::requests(hits)?))
+    }
+}
+
+fn figures(decision: &Decision) -> Result<(Timestamp, RuleOutcome), Error> {
+    let figures = decision.charges.first().and_then(|charge| charge.rules.first());
+    let figures = figures.ok_or_else(|| Invalid::new("policy", "has no rule"))?;
+    Ok((decision.at, *figures))
+}
+
+/// Whoever asks for nothing asks whether there is anything left.
+fn exhausted((at, mut figures): (Timestamp, RuleOutcome)) -> (Timestamp, RuleOutcome) {
+    figures.denied_until = (figures.remaining == 0).then_some(figures.reset_at);
+    (at, figures)
+}
+
+/// `requests_per_unit: 0`: nothing is counted, for nothing is ever left. Only the store knows the time.
+fn blocked(at: Timestamp, unit: Unit) -> RuleOutcome {
+    let window = u64::try_from(unit.window().as_micros()).unwrap_or(u64::MAX);
+    let reset_at = Timestamp::from_micros(at.as_micros() - at.as_micros() % window) + unit.window();
+    RuleOutcome { limit: 0, used: 0, held: 0, remaining: 0, reset_at, denied_until: Some(reset_at), wait_until: None }
+}

@@ -1,0 +1,136 @@
+//! The gRPC listener: Envoy's rate-limit service and gRPC health, on HTTP/2 without TLS.
+
+use std::convert::Infallible;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use tokio::net::{TcpListener, TcpStream};
+use tonic::Status;
+use tonic::body::Body;
+use tonic_health::ServingStatus;
+use tonic_health::pb::health_server::HealthServer;
+use tonic_health::server::{HealthReporter, HealthService};
+use tonic_prost::ProstCodec;
+use tower::Service as _;
+
+use super::decide::should_rate_limit;
+use super::messages::{RateLimitRequest, RateLimitResponse};
+use crate::app::App;
+
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const HEALTH: &str = "/grpc.health.v1.Health/";
+/// The names that health is asked for: all of the server, what Envoy's own service calls itself, and the service in full.
+const NAMES: [&str; 3] = ["", "ratelimit", SERVICE];
+
+/// A descriptor is a few words; what is larger than this is a mistake or an attack.
+const MAX_MESSAGE: usize = 64 * 1024;
+const MAX_HEADERS: u32 = 16 * 1024;
+/// Envoy opens one connection per worker and has all its requests in flight there.
+const MAX_STREAMS: u32 = 1024;
+/// Who connects and says nothing is cut off: hyper waits for the first byte of HTTP/2 for ever.
+const FIRST_BYTE: Duration = Duration::from_secs(5);
+/// From the head of a request to its answer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// A peer that vanished without a word is noticed after both.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What answers on the listener.
+#[derive(Debug, Clone)]
+pub(crate) struct Grpc {
+    app: Arc<App>,
+    reporter: HealthReporter,
+    health: HealthServer<HealthService>,
+}
+
+impl Grpc {
+    pub(crate) fn new(app: Arc<App>) -> Self {
+        let reporter = HealthReporter::new();
+        let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
+            .max_decoding_message_size(MAX_MESSAGE);
+        Self { app, reporter, health }
+    }
+
+    /// Accepts until it is dropped.
+    pub(crate) async fn serve(&self, listener: TcpListener, connections: &GracefulShutdown) {
+        for name in NAMES {
+            self.reporter.set_service_status(name, ServingStatus::Serving).await;
+        }
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => self.connect(stream, connections),
+                Err(error) => {
+                    // Out of descriptors, most likely: they come back as connections end.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    /// Tells those who watch, and lets go of them: a watch has no end of its own and would hold up the way down.
+    pub(crate) async fn stop(mut self) {
+        for name in NAMES {
+            self.reporter.set_service_status(name, ServingStatus::NotServing).await;
+            self.reporter.clear_service_status(name).await;
+        }
+    }
+
+    fn connect(&self, stream: TcpStream, connections: &GracefulShutdown) {
+        // Answers are small and written at once; waiting to fill a packet only adds latency.
+        let _ = stream.set_nodelay(true);
+        let grpc = self.clone();
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let grpc = grpc.clone();
+            async move { Ok::<_, Infallible>(grpc.answer_in_time(request).await) }
+        });
+        let watcher = connections.watcher();
+        tokio::spawn(async move {
+            if !matches!(tokio::time::timeout(FIRST_BYTE, stream.readable()).await, Ok(Ok(()))) {
+                return;
+            }
+            let connection = http2::Builder::new(TokioExecutor::new())
+                .timer(TokioTimer::new())
+                .keep_alive_interval(PING_EVERY)
+                .keep_alive_timeout(PING_TIMEOUT)
+                .max_concurrent_streams(MAX_STREAMS)
+                .max_header_list_size(MAX_HEADERS)
+                .serve_connection(TokioIo::new(stream), service);
+            let connection = watcher.watch(connection);
+            if let Err(error) = pin!(connection).await {
+                tracing::debug!(%error, "a gRPC connection ended early");
+            }
+        });
+    }
+
+    async fn answer_in_time(self, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
+        let late = || Status::deadline_exceeded("the request did not arrive in time").into_http();
+        tokio::time::timeout(REQUEST_TIMEOUT, self.answer(request)).await.unwrap_or_else(|_| late())
+    }
+
+    async fn answer(mut self, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
+        match request.uri().path() {
+            METHOD => {
+                let app = self.app;
+                let service = tower::service_fn(move |request: tonic::Request<RateLimitRequest>| {
+                    let app = Arc::clone(&app);
+                    async move {
+                        let answer = should_rate_limit(&app, request.get_ref()).await;
+                        answer.map(tonic::Response::new).map_err(|problem| problem.to_status())
+                    }
+                });
+                let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
+                tonic::server::Grpc::new(codec).max_decoding_message_size(MAX_MESSAGE).unary(service, request).await
+            }
+            path if path.starts_with(HEALTH) => self.health.call(request).await.unwrap_or_else(|never| match never {}),
+            _ => Status::unimplemented("no such method").into_http(),
+        }
+    }
+}
