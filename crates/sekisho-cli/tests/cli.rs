@@ -189,3 +189,60 @@ fn help_names_the_exit_codes_and_completions_are_there() {
         assert!(code == 0 && out.contains("sekisho"), "{shell}");
     }
 }
+
+/// Waits for a condition that must come true.
+fn until(mut holds: impl FnMut() -> bool) {
+    for _ in 0..2_000 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("it did not come true in ten seconds");
+}
+
+#[test]
+fn a_changed_file_is_taken_up_and_a_bad_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sekisho.yaml");
+    let write = |limit: &str| {
+        let text = format!(
+            "policies: {{ demo: {{ subject: ip, rules: [{{ name: minute, algorithm: fixed_window, limit: {limit}, window: 366d }}] }} }}\nroutes: [{{ match: {{ path: /x }}, policy: demo, respond: {{}} }}]\n"
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    write("2");
+    let serving = Serving::start(&["--config", file.to_str().unwrap()], &[]);
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let get = |url: String| {
+        let mut answer = agent.get(url).call().unwrap();
+        (answer.status().as_u16(), answer.body_mut().read_to_string().unwrap())
+    };
+    let request = || get(format!("{}/x", serving.gateway)).0;
+    let limit = || {
+        let answer: Value = serde_json::from_str(&get(format!("{}/v1/policies", serving.api)).1).unwrap();
+        answer["policies"][0]["rules"][0]["limit"].clone()
+    };
+    let config_ok = || {
+        let ready: Value = serde_json::from_str(&get(format!("{}/readyz", serving.gateway)).1).unwrap();
+        ready["checks"]["config_ok"].clone()
+    };
+    assert_eq!((request(), request(), request()), (200, 200, 429));
+
+    write("30");
+    until(|| limit() == json!(30));
+    let counted: Value =
+        serde_json::from_str(&get(format!("{}/v1/explain?policy=demo&subject=127.0.0.1", serving.api)).1).unwrap();
+    assert_eq!((request(), &counted["rules"][0]["used"]), (200, &json!(2)), "what was counted is kept");
+
+    write("none");
+    until(|| config_ok() == json!(false));
+    assert_eq!((request(), limit()), (200, json!(30)), "the last good one stays");
+
+    write("500");
+    let hangup = Command::new("kill").args(["-HUP", &serving.child.id().to_string()]).status().unwrap();
+    assert!(hangup.success());
+    until(|| limit() == json!(500) && config_ok() == json!(true));
+    let metrics = get(format!("{}/metrics", serving.api)).1;
+    assert!(metrics.contains("sekisho_config_reload_total{result=\"failure\"}"), "{metrics}");
+}

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sekisho::Error;
-use sekisho::backend::{Backend, BackendKind};
+use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
 
@@ -19,17 +19,27 @@ use crate::start::StartError;
 pub(crate) struct App {
     pub(crate) gate: Gate,
     pub(crate) config: Config,
-    pub(crate) store: BackendKind,
     pub(crate) upstreams: Upstreams,
-    pub(crate) metrics: Metrics,
+    /// Kept when the configuration changes, and with it every count.
+    pub(crate) backend: Backend,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 impl App {
     pub(crate) fn new(config: Config, backend: Backend) -> Result<Arc<Self>, StartError> {
+        Self::with(config, backend, Arc::default())
+    }
+
+    /// Another configuration over the same store.
+    pub(crate) fn under(&self, config: Config) -> Result<Arc<Self>, StartError> {
+        Self::with(config, self.backend.clone(), Arc::clone(&self.metrics))
+    }
+
+    fn with(config: Config, backend: Backend, metrics: Arc<Metrics>) -> Result<Arc<Self>, StartError> {
         let own = config.policies.iter().map(|policy| &policy.policy);
         let policies = own.chain(config.domains.iter().flat_map(Domain::policies)).cloned().collect();
-        let limits =
-            Limits::new(policies, backend.limits).map_err(|invalid| StartError::Policy(invalid.to_string()))?;
+        let limits = Limits::new(policies, Arc::clone(&backend.limits))
+            .map_err(|invalid| StartError::Policy(invalid.to_string()))?;
         let mut subjects = HashMap::new();
         for policy in &config.policies {
             if let Some(subject) = &policy.subject {
@@ -37,9 +47,8 @@ impl App {
             }
         }
         let upstreams = Upstreams::new(&config.routes)?;
-        let metrics = Metrics::default();
         let gate = metrics.collect(|| Gate::new(limits, subjects, backend.kind));
-        Ok(Arc::new(Self { gate, config, store: backend.kind, upstreams, metrics }))
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

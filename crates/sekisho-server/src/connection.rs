@@ -30,6 +30,7 @@ use tower::Service as _;
 use crate::config::TlsConfig;
 use crate::facts::Peer;
 use crate::leftover;
+use crate::live::Live;
 use crate::start::StartError;
 
 /// A client that greets, or sends a head, slower than this is cut off, and so is an idle connection.
@@ -45,16 +46,16 @@ const MAX_STREAMS: u32 = 100;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What stands behind a listener.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub(crate) struct Door {
-    pub(crate) router: Router,
-    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) live: Arc<Live>,
+    pub(crate) side: Side,
 }
 
-impl std::fmt::Debug for Door {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("tls", &self.tls.is_some()).finish_non_exhaustive()
-    }
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Side {
+    Gateway,
+    Api,
 }
 
 impl Door {
@@ -67,16 +68,17 @@ impl Door {
     async fn run(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) -> io::Result<()> {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
-        let peer = Peer { address: peer, is_tls: self.tls.is_some() };
-        match &self.tls {
+        let tls = if let Side::Gateway = self.side { self.live.tls() } else { None };
+        let peer = Peer { address: peer, is_tls: tls.is_some() };
+        match tls {
             Some(tls) => {
                 let stream = timeout(HEADER_TIMEOUT, tls.accept(stream)).await??;
                 let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                talk(TokioIo::new(stream), is_h2, self.router, peer, watcher).await
+                talk(TokioIo::new(stream), is_h2, self, peer, watcher).await
             }
             None => {
                 let is_h2 = timeout(HEADER_TIMEOUT, begins_as_h2(&stream)).await??;
-                talk(TokioIo::new(stream), is_h2, self.router, peer, watcher).await
+                talk(TokioIo::new(stream), is_h2, self, peer, watcher).await
             }
         }
     }
@@ -99,13 +101,16 @@ async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-async fn talk<I>(io: I, is_h2: bool, router: Router, peer: Peer, watcher: Watcher) -> io::Result<()>
+async fn talk<I>(io: I, is_h2: bool, door: Door, peer: Peer, watcher: Watcher) -> io::Result<()>
 where
     I: Read + Write + Unpin + Send + 'static,
 {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
-        let router = router.clone();
+        let router = match door.side {
+            Side::Gateway => door.live.gateway(),
+            Side::Api => door.live.api(),
+        };
         async move { Ok::<_, Infallible>(answer(router, request).await) }
     });
     let ended = if is_h2 {
@@ -143,6 +148,12 @@ async fn answer(mut router: Router, request: hyper::Request<Incoming>) -> Respon
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
     response
+}
+
+/// Now, for operators to read.
+#[allow(clippy::disallowed_methods, reason = "a time that nothing depends on")]
+pub(crate) fn unix_seconds() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
 
 /// Reads certificate and key, and offers HTTP/2 before HTTP/1.1.

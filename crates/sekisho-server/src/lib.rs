@@ -13,10 +13,12 @@ mod facts;
 mod fields;
 mod gateway;
 mod leftover;
+mod live;
 mod metrics;
 mod respond;
 mod server;
 mod start;
 
+pub use live::Handle;
 pub use server::{Addresses, Server, stop_signal};
 pub use start::{StartError, open_store};

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -26,6 +27,8 @@ pub(crate) const UPKEEP: Duration = Duration::from_secs(5);
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
+    /// False while the file that should be served could not be read, and the last good one is.
+    config_ok: AtomicBool,
     /// By door, route and status, made when the first answer of the kind goes out.
     answers: RwLock<HashMap<(Door, Route), HashMap<u16, Answers>>>,
 }
@@ -48,7 +51,7 @@ impl Default for Metrics {
             .expect("there are buckets")
             .build_recorder();
         let handle = recorder.handle();
-        let metrics = Self { recorder, handle, answers: RwLock::default() };
+        let metrics = Self { recorder, handle, config_ok: AtomicBool::new(true), answers: RwLock::default() };
         metrics.collect(|| {
             describe_gauge!("sekisho_build_info", "The version that runs");
             describe_counter!("sekisho_http_requests_total", "Requests answered, by listener, route and status");
@@ -56,6 +59,8 @@ impl Default for Metrics {
                 "sekisho_http_request_duration_seconds",
                 "From the head of a request to that of its answer"
             );
+            describe_counter!("sekisho_config_reload_total", "Attempts to take up a changed configuration");
+            describe_gauge!("sekisho_config_last_reload_success_timestamp_seconds", "When that last succeeded");
             gauge!("sekisho_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         });
         metrics
@@ -66,6 +71,22 @@ impl Metrics {
     /// What is registered meanwhile is registered here.
     pub(crate) fn collect<T>(&self, register: impl FnOnce() -> T) -> T {
         metrics::with_local_recorder(&self.recorder, register)
+    }
+
+    pub(crate) fn is_config_ok(&self) -> bool {
+        self.config_ok.load(Ordering::Relaxed)
+    }
+
+    /// `at` in Unix seconds.
+    pub(crate) fn reloaded(&self, is_ok: bool, at: f64) {
+        self.config_ok.store(is_ok, Ordering::Relaxed);
+        self.collect(|| {
+            let result = if is_ok { "success" } else { "failure" };
+            counter!("sekisho_config_reload_total", "result" => result).increment(1);
+            if is_ok {
+                gauge!("sekisho_config_last_reload_success_timestamp_seconds").set(at);
+            }
+        });
     }
 
     fn answered(&self, door: Door, route: Route, status: u16, seconds: f64) {

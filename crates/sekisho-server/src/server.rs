@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::Request;
-use axum::middleware::{Next, from_fn};
+use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use hyper_util::server::graceful::GracefulShutdown;
 use sekisho::backend::Backend;
@@ -14,11 +14,12 @@ use tokio::net::TcpListener;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::connection::{self, Door};
+use crate::connection::{Door, Side};
 use crate::envoy::grpc::Grpc;
+use crate::live::{Handle, Live};
+use crate::metrics;
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
-use crate::{api, gateway, metrics};
 
 /// From the head of a request to the head of its answer, the body in between.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,11 +29,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// A server with its listeners open and nothing accepted yet.
 #[derive(Debug)]
 pub struct Server {
-    gateway: (TcpListener, Door),
-    api: (TcpListener, Door),
+    gateway: TcpListener,
+    api: TcpListener,
     grpc: Option<(TcpListener, Grpc)>,
     addresses: Addresses,
-    app: Arc<App>,
+    live: Arc<Live>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -69,32 +70,29 @@ impl Server {
             grpc: None,
         };
         refuse_open_api(&config, addresses.api)?;
-        let tls = config.tls.as_ref().map(connection::tls).transpose()?;
-        let app = App::new(config, backend)?;
-        Ok(Self {
-            // Its routes have time-outs of their own.
-            gateway: (gateway, Door { router: gateway::router(app.clone()), tls }),
-            api: (api, Door { router: api::router(app.clone()).layer(from_fn(in_time)), tls: None }),
-            grpc: None,
-            addresses,
-            app,
-        })
+        let live = Live::new(App::new(config, backend)?)?;
+        Ok(Self { gateway, api, grpc: None, addresses, live })
     }
 
     /// Serves Envoy's rate-limit service as well.
     pub fn with_grpc(mut self, listener: TcpListener) -> Result<Self, StartError> {
         let address = listener.local_addr().map_err(|error| {
-            let address = self.app.config.grpc.unwrap_or(self.addresses.api);
+            let address = self.live.app().config.grpc.unwrap_or(self.addresses.api);
             StartError::Listen { name: "grpc", address, error }
         })?;
-        refuse_open_grpc(&self.app.config, address)?;
+        refuse_open_grpc(&self.live.app().config, address)?;
         self.addresses.grpc = Some(address);
-        self.grpc = Some((listener, Grpc::new(Arc::clone(&self.app))));
+        self.grpc = Some((listener, Grpc::new(Arc::clone(&self.live))));
         Ok(self)
     }
 
     pub fn addresses(&self) -> Addresses {
         self.addresses
+    }
+
+    /// To change it while it runs.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.live))
     }
 
     /// Serves until `stop` resolves, then finishes what is in flight.
@@ -104,8 +102,9 @@ impl Server {
         let connections = GracefulShutdown::new();
         let (grpc_listener, grpc) = self.grpc.unzip();
         {
-            let gateway = accept(self.gateway.0, self.gateway.1, &connections);
-            let api = accept(self.api.0, self.api.1, &connections);
+            let door = |side| Door { live: Arc::clone(&self.live), side };
+            let gateway = accept(self.gateway, door(Side::Gateway), &connections);
+            let api = accept(self.api, door(Side::Api), &connections);
             let grpc = async {
                 match (&grpc, grpc_listener) {
                     (Some(grpc), Some(listener)) => grpc.serve(listener, &connections).await,
@@ -116,7 +115,7 @@ impl Server {
                 () = stop => {}
                 () = gateway => {}
                 () = api => {}
-                () = upkeep(&self.app) => {}
+                () = upkeep(&self.live) => {}
                 () = grpc => {}
             }
         }
@@ -161,11 +160,11 @@ async fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, 
     TcpListener::bind(address).await.map_err(|error| StartError::Listen { name, address, error })
 }
 
-async fn upkeep(app: &App) {
+async fn upkeep(live: &Live) {
     let mut due = tokio::time::interval(metrics::UPKEEP);
     loop {
         due.tick().await;
-        app.metrics.upkeep();
+        live.app().metrics.upkeep();
     }
 }
 
@@ -182,7 +181,7 @@ async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdow
     }
 }
 
-async fn in_time(request: Request, next: Next) -> Response {
+pub(crate) async fn in_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::timed_out().into_response(),

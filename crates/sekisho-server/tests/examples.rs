@@ -52,6 +52,6 @@ fn the_vision_gateway_is_seed_000s() {
     let usage = server.gateway("GET", "/api/config/usage", &[("user-agent", "a")]).json();
     assert_eq!(usage, json!({ "daily_count": 20, "daily_limit": 1000, "per_minute_limit": 20 }));
     let ready = server.gateway("GET", "/readyz", &[]).json();
-    let checks = json!({ "api_key_configured": true, "rate_limiter_backend": "in_memory", "rate_limiter_ok": true });
+    let checks = json!({ "api_key_configured": true, "rate_limiter_backend": "in_memory", "rate_limiter_ok": true, "config_ok": true });
     assert_eq!(ready, json!({ "status": "ok", "checks": checks }));
 }

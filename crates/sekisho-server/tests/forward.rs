@@ -203,7 +203,7 @@ fn secrets_come_from_the_environment_and_are_never_shown() {
     assert_eq!(upstream.seen()[0]["headers"]["x-goog-api-key"], "s3cr3t-canary");
     assert_eq!(
         server.gateway("GET", "/readyz", &[]).json(),
-        json!({ "status": "ok", "checks": { "api_key_configured": true, "rate_limiter_backend": "in_memory", "rate_limiter_ok": true } })
+        json!({ "status": "ok", "checks": { "api_key_configured": true, "rate_limiter_backend": "in_memory", "rate_limiter_ok": true, "config_ok": true } })
     );
     for path in ["/v1/policies", "/v1/explain?policy=calls&subject=127.0.0.1"] {
         assert!(!server.get(path).text.contains("canary"), "{path}");

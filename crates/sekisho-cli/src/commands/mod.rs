@@ -7,5 +7,6 @@ pub(crate) mod explain;
 mod figures;
 pub(crate) mod import_envoy;
 pub(crate) mod peek;
+mod reload;
 pub(crate) mod reset;
 pub(crate) mod serve;

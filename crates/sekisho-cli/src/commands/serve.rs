@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use sekisho_server::config::env::Environment;
-use sekisho_server::config::{Config, address};
+use sekisho_server::config::{Config, ConfigError, address};
 use sekisho_server::{Addresses, Server, StartError, stop_signal};
 
+use super::reload;
 use crate::exit::{Failure, Outcome};
 use crate::logging::{self, LogFormat};
 use crate::output;
@@ -51,11 +52,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::Server(format!("the runtime did not start: {error}")))?;
-    runtime.block_on(serve(config))
+    runtime.block_on(serve(config, || self::config(args, &environment)))
 }
 
 /// File, then environment, then flags: each overrides the one before.
-fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, sekisho_server::config::ConfigError> {
+fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigError> {
     let config = match &args.config {
         Some(path) => Config::read(path)?,
         None if Path::new(DEFAULT_FILE).exists() => Config::read(Path::new(DEFAULT_FILE))?,
@@ -72,7 +73,7 @@ fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, sekisho
     Ok(config)
 }
 
-async fn serve(config: Config) -> Result<Outcome, Failure> {
+async fn serve(config: Config, load: impl Fn() -> Result<Config, ConfigError>) -> Result<Outcome, Failure> {
     let examples = Examples::of(&config);
     let server = Server::bind(config).await.map_err(|error| match error {
         // The file or a flag asks for what must not be.
@@ -80,10 +81,16 @@ async fn serve(config: Config) -> Result<Outcome, Failure> {
         _ => Failure::Server(error.to_string()),
     })?;
     output::line(&examples.welcome(server.addresses()));
+    let handle = server.handle();
     server
         .run(async {
-            if let Err(error) = stop_signal().await {
-                tracing::error!(%error, "signals cannot be heard; stopping");
+            tokio::select! {
+                stopped = stop_signal() => {
+                    if let Err(error) = stopped {
+                        tracing::error!(%error, "signals cannot be heard; stopping");
+                    }
+                }
+                () = reload::watch(handle, load) => {}
             }
         })
         .await;

@@ -70,7 +70,7 @@ pub(super) async fn batch(State(app): State<Arc<App>>, Body(body): Body<BatchBod
         return Err(Problem::bad_input("checks", format!("`checks` must be 1 to {MAX_BATCH}; there are {count}")));
     }
     // Memory decides at once: only a store that has to be waited for gains from many at a time.
-    let at_once = if app.store == BackendKind::Memory { 1 } else { AT_ONCE };
+    let at_once = if app.backend.kind == BackendKind::Memory { 1 } else { AT_ONCE };
     let results = stream::iter(body.checks).map(|check| one(&app, check)).buffered(at_once);
     let results: Vec<Value> = results.collect().await;
     Ok(Json(json!({ "results": results })))

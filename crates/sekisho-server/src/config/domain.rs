@@ -51,6 +51,7 @@ pub(super) fn read_named(reader: &mut Reader, root: &Node, folder: &Path, config
     for node in reader.list(list, "domains").unwrap_or_default() {
         let Some(name) = reader.text(node, "domains") else { continue };
         let file = folder.join(name);
+        config.files.push(file.clone());
         match load(&file) {
             Ok(text) => match read_file(&mut seen, &file, &text) {
                 Ok(domain) => config.domains.push(domain),

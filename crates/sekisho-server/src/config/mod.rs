@@ -82,6 +82,8 @@ pub struct Config {
     pub auth: Option<AuthConfig>,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
+    /// What it was read from, and what it names: a change of any of them is a change of this.
+    pub files: Vec<PathBuf>,
     /// What callers of the API have to show. It comes from the environment only.
     pub api_token: Option<Secret>,
 }
@@ -137,6 +139,7 @@ impl Default for Config {
             routes: Vec::new(),
             auth: None,
             domains: Vec::new(),
+            files: Vec::new(),
             api_token: None,
         }
     }
@@ -152,7 +155,9 @@ impl Config {
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|error| ConfigError::plain(format!("{name}: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| ConfigError::plain(format!("{name}: is not UTF-8 text")))?;
-        Self::parse_in(path.parent().unwrap_or(Path::new("")), &name, &text)
+        let mut config = Self::parse_in(path.parent().unwrap_or(Path::new("")), &name, &text)?;
+        config.files.push(path.to_owned());
+        Ok(config)
     }
 
     /// `name` is what errors call the file. Files that it names are looked for in the working directory.
@@ -164,6 +169,10 @@ impl Config {
         let root = tree::parse_yaml(text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
+        if let Some(tls) = &mut config.tls {
+            (tls.cert, tls.key) = (folder.join(&tls.cert), folder.join(&tls.key));
+            config.files.extend([tls.cert.clone(), tls.key.clone()]);
+        }
         let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
         if !reader.problems.is_empty() {
             let here = ConfigError::in_file(name, text, reader.problems);

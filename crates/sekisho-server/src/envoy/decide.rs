@@ -30,7 +30,7 @@ const AT_ONCE: usize = 8;
 pub(super) async fn should_rate_limit(app: &App, request: &RateLimitRequest) -> Result<RateLimitResponse, Problem> {
     let asks = asks(app, request).map_err(|invalid| Problem::invalid(&invalid))?;
     // Twins have to be counted one after the other: the later one must see what the earlier one took.
-    let at_once = if app.store == BackendKind::Memory || has_twins(&asks) { 1 } else { AT_ONCE };
+    let at_once = if app.backend.kind == BackendKind::Memory || has_twins(&asks) { 1 } else { AT_ONCE };
     let outcomes = stream::iter(asks).map(|ask| outcome(app, ask)).buffered(at_once);
     let outcomes: Vec<Outcome> = outcomes.try_collect().await.map_err(|error| app.problem(&error))?;
     Ok(answer::response(&outcomes, app.config.headers))

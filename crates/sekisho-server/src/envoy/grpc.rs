@@ -21,7 +21,7 @@ use tower::Service as _;
 
 use super::decide::should_rate_limit;
 use super::messages::{RateLimitRequest, RateLimitResponse};
-use crate::app::App;
+use crate::live::Live;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -45,17 +45,17 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// What answers on the listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Grpc {
-    app: Arc<App>,
+    live: Arc<Live>,
     reporter: HealthReporter,
     health: HealthServer<HealthService>,
 }
 
 impl Grpc {
-    pub(crate) fn new(app: Arc<App>) -> Self {
+    pub(crate) fn new(live: Arc<Live>) -> Self {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(MAX_MESSAGE);
-        Self { app, reporter, health }
+        Self { live, reporter, health }
     }
 
     /// Accepts until it is dropped.
@@ -118,7 +118,7 @@ impl Grpc {
     async fn answer(mut self, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
         match request.uri().path() {
             METHOD => {
-                let app = self.app;
+                let app = self.live.app();
                 let service = tower::service_fn(move |request: tonic::Request<RateLimitRequest>| {
                     let app = Arc::clone(&app);
                     async move {

@@ -26,7 +26,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
         Action::Respond(_) => true,
     };
     let has_secrets = app.config.routes.iter().all(|route| has_secret(&route.action));
-    let backend = if app.store == BackendKind::Memory { "in_memory" } else { "redis" };
+    let backend = if app.backend.kind == BackendKind::Memory { "in_memory" } else { "redis" };
     let answers = match app.gate.limits().ping().await {
         Ok(()) => true,
         Err(error) => {
@@ -41,6 +41,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
             "api_key_configured": has_secrets,
             "rate_limiter_backend": backend,
             "rate_limiter_ok": answers,
+            "config_ok": app.metrics.is_config_ok(),
         },
     });
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

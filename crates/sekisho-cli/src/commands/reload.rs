@@ -1,0 +1,68 @@
+//! Taking up a changed configuration: on SIGHUP, and when a file of it changes.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use sekisho_server::config::{Config, ConfigError};
+use sekisho_server::{Handle, StartError};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Files are looked at this often. Asking the kernel to tell would miss what editors, mounts and links do in their ways.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// Goes on until it is dropped. `load` reads everything anew: file, environment, flags.
+pub(crate) async fn watch(handle: Handle, load: impl Fn() -> Result<Config, ConfigError>) {
+    let mut hangup = match signal(SignalKind::hangup()) {
+        Ok(hangup) => Some(hangup),
+        Err(error) => {
+            tracing::warn!(%error, "SIGHUP cannot be heard; only changed files are taken up");
+            None
+        }
+    };
+    let mut files = handle.config().files;
+    let mut seen = stamps(&files);
+    loop {
+        let is_asked = tokio::select! {
+            () = heard(&mut hangup) => true,
+            () = tokio::time::sleep(LOOK) => false,
+        };
+        let now = stamps(&files);
+        if !is_asked && now == seen {
+            continue;
+        }
+        match load().map_err(|error| error.to_string()).and_then(|config| take_up(&handle, config)) {
+            Ok(()) => files = handle.config().files,
+            Err(reason) => {
+                tracing::error!("the configuration could not be taken up, the last good one stays: {reason}");
+                handle.reload_failed();
+            }
+        }
+        seen = stamps(&files);
+    }
+}
+
+fn take_up(handle: &Handle, config: Config) -> Result<(), String> {
+    let later = handle.reload(config).map_err(|error: StartError| error.to_string())?;
+    if later.is_empty() {
+        tracing::info!("the configuration was taken up");
+    } else {
+        tracing::warn!("the configuration was taken up, but for {}: that needs a restart", later.join(", "));
+    }
+    Ok(())
+}
+
+async fn heard(hangup: &mut Option<Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// When each file was written, and how long it is; nothing for one that is not there.
+fn stamps(files: &[PathBuf]) -> Vec<Option<(SystemTime, u64)>> {
+    let stamp = |file: &PathBuf| {
+        let metadata = std::fs::metadata(file).ok()?;
+        Some((metadata.modified().ok()?, metadata.len()))
+    };
+    files.iter().map(stamp).collect()
+}

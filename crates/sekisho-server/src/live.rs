@@ -1,0 +1,121 @@
+//! What is served now, and how it is replaced.
+//!
+//! A changed configuration becomes a whole new app over the same store. Requests under way finish with the one they began
+//! with; the next ones meet the new one. A configuration that cannot be served changes nothing.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use axum::Router;
+use axum::middleware::from_fn;
+use tokio_rustls::TlsAcceptor;
+
+use crate::app::App;
+use crate::config::Config;
+use crate::server::in_time;
+use crate::start::StartError;
+use crate::{api, connection, gateway};
+
+#[derive(Debug)]
+pub(crate) struct Live {
+    app: ArcSwap<App>,
+    gateway: ArcSwap<Router>,
+    api: ArcSwap<Router>,
+    tls: ArcSwapOption<Encryption>,
+}
+
+pub(crate) struct Encryption(TlsAcceptor);
+
+impl std::fmt::Debug for Encryption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Encryption")
+    }
+}
+
+/// Changes a running server.
+#[derive(Debug, Clone)]
+pub struct Handle(pub(crate) Arc<Live>);
+
+impl Handle {
+    /// Serves `config` from now on. Returns the settings that are not taken up before a restart.
+    pub fn reload(&self, config: Config) -> Result<Vec<&'static str>, StartError> {
+        self.0.replace(config)
+    }
+
+    /// Notes for operators that the configuration they want is not served; the last good one is.
+    pub fn reload_failed(&self) {
+        self.0.app().metrics.reloaded(false, 0.0);
+    }
+
+    /// What is served now.
+    pub fn config(&self) -> Config {
+        self.0.app().config.clone()
+    }
+}
+
+impl Live {
+    pub(crate) fn new(app: Arc<App>) -> Result<Arc<Self>, StartError> {
+        Ok(Arc::new(Self {
+            gateway: ArcSwap::from_pointee(gateway::router(Arc::clone(&app))),
+            api: ArcSwap::from_pointee(api_router(&app)),
+            tls: ArcSwapOption::new(encryption(&app.config)?),
+            app: ArcSwap::new(app),
+        }))
+    }
+
+    pub(crate) fn app(&self) -> Arc<App> {
+        self.app.load_full()
+    }
+
+    pub(crate) fn gateway(&self) -> Router {
+        Router::clone(&self.gateway.load())
+    }
+
+    pub(crate) fn api(&self) -> Router {
+        Router::clone(&self.api.load())
+    }
+
+    pub(crate) fn tls(&self) -> Option<TlsAcceptor> {
+        self.tls.load().as_ref().map(|tls| tls.0.clone())
+    }
+
+    fn replace(&self, mut config: Config) -> Result<Vec<&'static str>, StartError> {
+        let old = self.app();
+        let kept = keep_what_needs_a_restart(&mut config, &old.config);
+        let tls = encryption(&config)?;
+        let app = old.under(config)?;
+        self.gateway.store(Arc::new(gateway::router(Arc::clone(&app))));
+        self.api.store(Arc::new(api_router(&app)));
+        self.tls.store(tls);
+        app.metrics.reloaded(true, connection::unix_seconds());
+        self.app.store(app);
+        Ok(kept)
+    }
+}
+
+fn api_router(app: &Arc<App>) -> Router {
+    api::router(Arc::clone(app)).layer(from_fn(in_time))
+}
+
+fn encryption(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {
+    Ok(config.tls.as_ref().map(connection::tls).transpose()?.map(|tls| Arc::new(Encryption(tls))))
+}
+
+/// Listeners are open and the store is connected: these stay as they are, and the names of those that should have changed
+/// are returned.
+fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static str> {
+    let mut kept = Vec::new();
+    let mut keep = |name, is_same: bool| {
+        if !is_same {
+            kept.push(name);
+        }
+    };
+    keep("listen", config.listen == old.listen);
+    keep("api", config.api == old.api);
+    keep("grpc", config.grpc == old.grpc);
+    keep("store", format!("{:?}", config.store) == format!("{:?}", old.store));
+    keep("memory", format!("{:?}", config.memory) == format!("{:?}", old.memory));
+    (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
+    (config.store, config.memory) = (old.store.clone(), old.memory);
+    kept
+}
