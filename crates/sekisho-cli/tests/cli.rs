@@ -151,7 +151,7 @@ fn import_shows_what_envoys_files_become() {
     let (code, out, err) = run(&["import", "envoy", &file]);
     assert_eq!((code, err.as_str()), (0, ""));
     for cell in
-        ["edge", "user=robot-*", "5 a minute", "blocked", "unlimited", "fixed_window", "1h", "shadow", "domains: ["]
+        ["edge", "user=robot-*", "5 per minute", "blocked", "unlimited", "fixed_window", "1h", "shadow", "domains: ["]
     {
         assert!(out.contains(cell), "{cell} in\n{out}");
     }

@@ -190,5 +190,5 @@ async fn it_does_not_start_open_to_others() {
 fn the_example_is_valid() {
     let example: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/envoy/sekisho.yaml");
     let config = Config::read(&example).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!(describe::envoy_rules(&config.domains).len(), 5);
+    assert_eq!(describe::envoy_rules(&config.domains).len(), 6);
 }

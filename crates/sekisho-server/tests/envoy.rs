@@ -395,6 +395,9 @@ fn operators_see_what_envoy_counts() {
     let names: Vec<&str> = policies.as_array().unwrap().iter().map(|policy| policy["name"].as_str().unwrap()).collect();
     let name = names.iter().find(|name| name.starts_with("envoy.edge.user-")).unwrap();
     assert_eq!(server.counted(name, "user=a%252Cb"), (1, 0));
+    let counted = server.get("/metrics").text;
+    let line = counted.lines().find(|line| line.contains(name) && line.contains("outcome=\"allow\""));
+    assert!(line.is_some_and(|line| line.ends_with(" 1")), "{counted}");
     server.post("/v1/reset", json!({ "policy": name, "subject": "user=a%2Cb" })).expect(200);
     assert_eq!(server.counted(name, "user=a%252Cb"), (0, 0));
 }

@@ -90,6 +90,44 @@ fn envoy_denies_what_is_over_with_our_headers_and_body() {
     assert_eq!(get(&envoy, "/", Some("alice")).status, 200);
 }
 
+/// What is left of alice's tokens, once it is what it should be: Envoy reports after it has answered.
+#[track_caller]
+fn await_left(server: &TestServer, expected: u64) {
+    let alice = json!([{ "entries": [{ "key": "tokens", "value": "alice" }], "hitsAddend": "0" }]);
+    let left = || {
+        let reply = server.post("/json", json!({ "domain": "edge", "descriptors": alice })).json();
+        reply["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0)
+    };
+    let seen = poll_until(Duration::from_secs(20), || (left() == expected).then_some(()));
+    assert!(seen.is_some(), "{} are left, not {expected}", left());
+}
+
+#[test]
+fn a_budget_is_looked_at_before_and_charged_after_a_call() {
+    let (server, envoy) = start(|config| config);
+    for left in [600, 200, 0] {
+        assert_eq!(get(&envoy, "/model", Some("alice")).status, 200);
+        await_left(&server, left);
+    }
+    // The third used more than was left, and is charged for it.
+    assert_eq!(get(&envoy, "/model", Some("alice")).status, 429);
+    assert_eq!(get(&envoy, "/model", Some("bob")).status, 200);
+    server.clock.advance(Duration::from_secs(3580));
+    assert_eq!(get(&envoy, "/model", Some("alice")).status, 200);
+}
+
+#[test]
+fn what_was_taken_before_a_call_is_given_back_after_it() {
+    let (server, envoy) = start(|config| {
+        let config = config.replace("hits_addend: { number: 0 }", "hits_addend: { number: 500 }");
+        config.replace("\"%RESP(x-tokens)%\" }", "\"%RESP(x-tokens)%\", is_negative_hits: true }")
+    });
+    for left in [900, 800, 700] {
+        assert_eq!(get(&envoy, "/model", Some("alice")).status, 200);
+        await_left(&server, left);
+    }
+}
+
 #[test]
 fn without_the_service_envoy_does_what_it_is_told() {
     for (deny, expected) in [(true, 500), (false, 200)] {

@@ -38,7 +38,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
             vec![name, rule.name.clone(), rule.algorithm.to_owned(), limit, rule.span(), rule.unit.clone(), key]
         })
     });
-    output::table(&["policy", "rule", "algorithm", "limit", "window", "unit", "key"], rows);
+    if !policies.is_empty() || rules.is_empty() {
+        output::table(&["policy", "rule", "algorithm", "limit", "window", "unit", "key"], rows);
+    }
     if !rules.is_empty() {
         envoy_rules::show(&rules);
     }

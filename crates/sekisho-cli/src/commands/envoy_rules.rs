@@ -8,7 +8,7 @@ pub(crate) fn show(rules: &[EnvoyRuleView]) {
     let rows = rules.iter().map(|rule| {
         let limit = match (rule.requests_per_unit, rule.unit) {
             (Some(0), _) => "blocked".to_owned(),
-            (Some(requests), Some(unit)) => format!("{requests} a {unit}"),
+            (Some(requests), Some(unit)) => format!("{requests} per {unit}"),
             _ => "unlimited".to_owned(),
         };
         let window = rule.policy.as_ref().and_then(|policy| policy.rules.first());

@@ -109,9 +109,11 @@ impl Examples {
         let plain = |route: &&sekisho_server::config::Route| {
             route.methods.is_empty() || route.methods.iter().any(|method| method.as_str() == "GET")
         };
+        let own = config.policies.iter().map(|policy| &policy.policy);
+        let mut policies = own.chain(config.domains.iter().flat_map(|domain| domain.policies()));
         Self {
             path: config.routes.iter().find(plain).map(|route| route.path.to_string()),
-            policy: config.policies.first().map_or_else(|| "demo".to_owned(), |policy| policy.policy.name().to_owned()),
+            policy: policies.next().map_or_else(|| "demo".to_owned(), |policy| policy.name().to_owned()),
             token: if config.api_token.is_some() { " -H \"authorization: Bearer $SEKISHO_API_TOKEN\"" } else { "" },
         }
     }

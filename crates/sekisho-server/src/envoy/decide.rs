@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use sekisho::backend::BackendKind;
 use sekisho::clock::Timestamp;
+use sekisho::gate::{self, Gate, Who};
 use sekisho::key::Subject;
 use sekisho::limits::{
     Charge, ChargeOutcome, Cost, Decision, Limits, MAX_AMOUNT, Mode, Policy, ReserveOptions, Reserved, RuleOutcome,
@@ -186,12 +187,11 @@ async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
         Ask::Count(count) => count,
     };
     let rule = &count.rule;
-    let limits = rule.own.as_ref().unwrap_or_else(|| app.gate.limits());
     let (at, figures) = if rule.requests == 0 {
-        let at = count.look(limits).await?.0;
+        let at = count.look(&app.gate).await?.0;
         (at, blocked(at, rule.unit))
     } else {
-        count.decide(limits).await?
+        count.decide(&app.gate).await?
     };
     Ok(Outcome::Counted(Box::new(Counted {
         charge: ChargeOutcome {
@@ -208,13 +208,13 @@ async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
 }
 
 impl Count {
-    async fn decide(&self, limits: &Limits) -> Result<(Timestamp, RuleOutcome), Error> {
+    async fn decide(&self, gate: &Gate) -> Result<(Timestamp, RuleOutcome), Error> {
         match self.hits {
-            Hits::Take(hits) => self.take(limits, hits).await,
-            Hits::Look => self.look(limits).await.map(exhausted),
+            Hits::Take(hits) => self.take(gate, hits).await,
+            Hits::Look => self.look(gate).await.map(exhausted),
             Hits::GiveBack(hits) => {
                 let (policy, subject) = (self.rule.policy.name(), self.subject.clone());
-                let decision = limits.grant(policy, subject, None, &Cost::requests(hits)?).await?;
+                let decision = self.limits(gate).grant(policy, subject, None, &Cost::requests(hits)?).await?;
                 figures(&decision).map(exhausted)
             }
         }
@@ -223,34 +223,49 @@ impl Count {
     /// Envoy's service counts what is over the limit as well. What was used is used: a model's tokens are reported when
     /// they are spent. So hits that do not fit are counted all the same while anything is left; afterwards counting on
     /// would change no answer.
-    async fn take(&self, limits: &Limits, hits: u64) -> Result<(Timestamp, RuleOutcome), Error> {
-        let (at, mut figures) = match limits.check(&[self.charge(hits)?]).await {
+    async fn take(&self, gate: &Gate, hits: u64) -> Result<(Timestamp, RuleOutcome), Error> {
+        let (at, mut figures) = match self.check(gate, hits).await {
             Ok(decision) => figures(&decision)?,
             // Elsewhere asking for more than a limit can ever give is a mistake; here it is over the limit like the rest.
             Err(Error::Invalid(_)) if hits > 1 => {
-                let (at, mut figures) = self.look(limits).await?;
+                let (at, mut figures) = self.look(gate).await?;
                 figures.denied_until = Some(figures.reset_at);
                 (at, figures)
             }
             Err(error) => return Err(error),
         };
         if figures.denied_until.is_some() && figures.remaining > 0 {
-            self.overdraw(limits, hits).await?;
+            self.overdraw(gate, hits).await?;
             figures.remaining = 0;
         }
         Ok((at, figures))
     }
 
+    /// A limit that the request brought along is none that the gate knows, or has meters for.
+    async fn check(&self, gate: &Gate, hits: u64) -> Result<Decision, Error> {
+        if let Some(own) = &self.rule.own {
+            return own.check(&[self.charge(hits)?]).await;
+        }
+        let who = Who::Subject { subject: self.subject.as_str().to_owned(), endpoint: None };
+        let policy = self.rule.policy.name().to_owned();
+        gate.check(&[gate::Ask { policy, who, cost: Cost::requests(hits)? }]).await
+    }
+
     /// A reservation may be settled above its limit, which is the one way to count what does not fit.
-    async fn overdraw(&self, limits: &Limits, hits: u64) -> Result<(), Error> {
-        if let Reserved::Admitted(admission) = limits.reserve(&[self.charge(0)?], &ReserveOptions::default()).await? {
+    async fn overdraw(&self, gate: &Gate, hits: u64) -> Result<(), Error> {
+        let nothing = [self.charge(0)?];
+        if let Reserved::Admitted(admission) = self.limits(gate).reserve(&nothing, &ReserveOptions::default()).await? {
             admission.settle(&Cost::requests(hits)?).await?;
         }
         Ok(())
     }
 
-    async fn look(&self, limits: &Limits) -> Result<(Timestamp, RuleOutcome), Error> {
-        figures(&limits.peek(&[self.charge(0)?]).await?)
+    async fn look(&self, gate: &Gate) -> Result<(Timestamp, RuleOutcome), Error> {
+        figures(&self.limits(gate).peek(&[self.charge(0)?]).await?)
+    }
+
+    fn limits<'a>(&'a self, gate: &'a Gate) -> &'a Limits {
+        self.rule.own.as_ref().unwrap_or_else(|| gate.limits())
     }
 
     fn charge(&self, hits: u64) -> Result<Charge, Invalid> {
