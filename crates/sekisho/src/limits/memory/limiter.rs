@@ -145,7 +145,7 @@ impl Limiter {
         let mut shard = shard.lock();
         let Some(word) = shard.table.find_mut(print) else {
             // Somebody else may have to make place.
-            denied.clear();
+            denied.clear_all();
             return self.insert_lone(&mut shard, print, now, price);
         };
         let Some(empty_at) = word.as_empty_at() else {
@@ -160,16 +160,20 @@ impl Limiter {
         let until = after - rate.full;
         if price == self.price_of_one() {
             denied.set(print, until, now);
+            inner.last_denial.note(now);
         }
         drop(shard);
         Verdict::Deny { retry_after: Duration::from_micros(until - now) }
     }
 
-    /// Without the lock: see [`LastDenied`](super::denied::LastDenied).
+    /// Without the lock: see [`Denied`](super::denied::Denied).
     #[inline]
     fn denied_already(&self, print: Fingerprint) -> Option<Verdict> {
-        let until = self.store.inner.shards[self.store.shard_of(print)].denied.until(print)?;
-        let now = self.store.now();
+        let (inner, now) = (&*self.store.inner, self.store.now());
+        if !inner.last_denial.is_recent(now) {
+            return None;
+        }
+        let until = inner.shards[self.store.shard_of(print)].denied.until(print)?;
         (now < until).then(|| Verdict::Deny { retry_after: Duration::from_micros(until - now) })
     }
 
@@ -217,7 +221,7 @@ impl Limiter {
     ) -> Verdict {
         let inner = &*self.store.inner;
         let policy = &*self.policy;
-        let mut shard = inner.shards[self.store.shard_of(print)].lock();
+        let mut shard = inner.shards[self.store.shard_of(print)].lock(print);
         let now = self.store.now();
         match shard.change_in_place(print, policy, now, inner.bound, change) {
             Ok(verdict) => verdict,
@@ -242,7 +246,7 @@ impl Limiter {
     fn end(&self, print: Fingerprint, tag: Tag, ending: Ending, actual: Option<&Cost>) {
         let inner = &*self.store.inner;
         let policy = &*self.policy;
-        let mut shard = inner.shards[self.store.shard_of(print)].lock();
+        let mut shard = inner.shards[self.store.shard_of(print)].lock(print);
         let now = self.store.now();
         let amount = |rule: usize, reserved: u64| match ending {
             Ending::Released => 0,

@@ -21,7 +21,7 @@ use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::{Error, Invalid};
 use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter};
 use crate::store::memory::sync::{Mutex, MutexGuard};
-use denied::LastDenied;
+use denied::{Denied, LastDenial};
 pub use limiter::{Hold, Limiter, Verdict};
 use shard::{Bound, Ended, Shard};
 
@@ -52,6 +52,7 @@ struct Inner {
     fingerprinter: Fingerprinter,
     bound: Bound,
     clock: Reader,
+    last_denial: LastDenial,
     /// Policies by name, numbered as they come: the number goes into fingerprints.
     numbers: RwLock<HashMap<String, u32>>,
 }
@@ -62,14 +63,14 @@ struct Inner {
 struct Padded {
     shard: Mutex<Shard>,
     /// At the end, on another line than the lock: readers of the one do not wait for takers of the other.
-    denied: LastDenied,
+    denied: Denied,
 }
 
 impl Padded {
-    /// For a change that may give something back.
-    fn lock(&self) -> MutexGuard<'_, Shard> {
+    /// For a change that may give something back to `print`.
+    fn lock(&self, print: Fingerprint) -> MutexGuard<'_, Shard> {
         let shard = self.shard.lock();
-        self.denied.clear();
+        self.denied.clear(print);
         shard
     }
 }
@@ -90,6 +91,7 @@ impl MemoryStore {
             fingerprinter: Fingerprinter::new(),
             bound,
             clock: Reader::of(clock),
+            last_denial: LastDenial::default(),
             numbers: RwLock::default(),
         };
         Self { inner: Arc::new(inner) }
@@ -150,7 +152,9 @@ impl MemoryStore {
         let mut indices: SmallVec<[usize; 4]> = fingerprints.iter().map(|f| self.shard_of(*f)).collect();
         indices.sort_unstable();
         indices.dedup();
-        indices.into_iter().map(|i| (i, self.inner.shards[i].lock())).collect()
+        let locked = indices.into_iter().map(|i| (i, self.inner.shards[i].shard.lock())).collect();
+        fingerprints.iter().for_each(|print| self.inner.shards[self.shard_of(*print)].denied.clear(*print));
+        locked
     }
 
     fn take_now(&self, take: &Take) -> Result<Taken, Error> {
@@ -365,7 +369,9 @@ impl LimitStore for MemoryStore {
 
     fn reset_all(&self) -> StoreFuture<'_, ()> {
         for shard in &self.inner.shards {
-            *shard.lock() = Shard::default();
+            let mut locked = shard.shard.lock();
+            shard.denied.clear_all();
+            *locked = Shard::default();
         }
         Box::pin(std::future::ready(Ok(())))
     }

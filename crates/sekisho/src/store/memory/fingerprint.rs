@@ -27,6 +27,11 @@ impl Fingerprint {
         self.0[0] << 3 | self.0[1] & 7
     }
 
+    /// One of a few places, by bits that neither shard nor table use.
+    pub(crate) const fn place(self, places: usize) -> usize {
+        (self.0[1] >> 44) as usize & (places - 1)
+    }
+
     pub(crate) const fn lanes(self) -> [u64; 2] {
         self.0
     }
