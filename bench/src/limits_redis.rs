@@ -82,6 +82,20 @@ struct Bench {
 }
 
 impl Bench {
+    /// Decisions a second of one contender; none for a peer that was not built or installed.
+    async fn contend(&self, contender: usize, tasks: usize) -> Option<f64> {
+        match contender {
+            0 => Some(self.raw(tasks).await),
+            1 => Some(self.check("seed", tasks).await),
+            2 => Some(self.check("native", tasks).await),
+            3 => Some(self.check("wide", tasks).await),
+            4 => Some(self.pairs("wide", tasks).await),
+            5 => self.limitador(tasks).await,
+            6 => self.python("asyncio", tasks),
+            _ => self.python("threads", tasks),
+        }
+    }
+
     async fn raw(&self, tasks: usize) -> f64 {
         let (raw, sha, subjects, sequence) =
             (self.raw.clone(), self.sha.clone(), self.subjects.clone(), self.sequence.clone());
@@ -173,24 +187,14 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     );
     let mut peers = Vec::new();
     for tasks in [1, 8, 64, 256] {
-        let mut figures = [const { Vec::new() }; 8];
-        for _ in 0..ROUNDS {
-            flush(&server);
-            figures[0].push(bench.raw(tasks).await);
-            flush(&server);
-            figures[1].push(bench.check("seed", tasks).await);
-            flush(&server);
-            figures[2].push(bench.check("native", tasks).await);
-            flush(&server);
-            figures[3].push(bench.check("wide", tasks).await);
-            flush(&server);
-            figures[4].push(bench.pairs("wide", tasks).await);
-            flush(&server);
-            figures[5].extend(bench.limitador(tasks).await);
-            flush(&server);
-            figures[6].extend(bench.python("asyncio", tasks));
-            flush(&server);
-            figures[7].extend(bench.python("threads", tasks));
+        let mut figures = [const { Vec::<f64>::new() }; 8];
+        for round in 0..ROUNDS {
+            // Every round begins with another one: what ran before leaves the machine asleep or awake.
+            for turn in 0..figures.len() {
+                let contender = (round + turn) % figures.len();
+                flush(&server);
+                figures[contender].extend(bench.contend(contender, tasks).await);
+            }
         }
         let [raw, seed, native, checks, pairs, limitador, asyncio, threads] = &figures;
         row(
