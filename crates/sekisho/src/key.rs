@@ -1,5 +1,6 @@
 //! Names that become keys. Nothing a caller sends can reach another subject's key, because what could is refused here.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -78,10 +79,14 @@ pub(crate) fn check_name(field: &str, name: &str) -> Result<(), Invalid> {
 ///
 /// The hash tag is the subject, so that every policy of one subject lies in one slot and is decided in one script. It is
 /// injective: the subject holds no brace and the policy name no colon.
-pub(crate) fn record_key(policy: &str, subject: &Subject, endpoint: Option<&Endpoint>) -> String {
-    let endpoint = endpoint.map_or("", Endpoint::as_str);
-    let colon = if endpoint.is_empty() { "" } else { ":" };
-    format!("sekisho:{{{subject}}}:{policy}{colon}{endpoint}")
+pub(crate) fn write_record_key(key: &mut Vec<u8>, policy: &str, subject: &Subject, endpoint: Option<&Endpoint>) {
+    for part in ["sekisho:{", subject.as_str(), "}:", policy] {
+        key.extend_from_slice(part.as_bytes());
+    }
+    if let Some(endpoint) = endpoint {
+        key.push(b':');
+        key.extend_from_slice(endpoint.as_str().as_bytes());
+    }
 }
 
 /// Where a rule keeps its counter when it shares one with an older client: `rate:daily:{subject}:{date}`.
@@ -110,6 +115,15 @@ pub enum TimeLabel {
     Hour,
     /// `1696500000`, Unix seconds
     WindowStart,
+}
+
+/// What a template's placeholders stand for, but for the time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Names<'a> {
+    pub(crate) policy: &'a str,
+    pub(crate) rule: &'a str,
+    pub(crate) subject: &'a Subject,
+    pub(crate) endpoint: Option<&'a Endpoint>,
 }
 
 impl TimeLabel {
@@ -191,27 +205,29 @@ impl KeyTemplate {
         self.parts.contains(&Part::Endpoint)
     }
 
-    /// The key before and after the time label. Both are fixed for a subject; only the label changes with time.
-    pub(crate) fn around_label(
-        &self,
-        policy: &str,
-        rule: &str,
-        subject: &Subject,
-        endpoint: Option<&Endpoint>,
-    ) -> (String, String) {
-        let (mut before, mut after) = (String::new(), String::new());
-        let mut label_seen = false;
+    /// Appends the key to `key`; `label` writes the period.
+    pub(crate) fn write(&self, key: &mut Vec<u8>, names: &Names<'_>, label: impl Fn(&mut Vec<u8>)) {
         for part in &self.parts {
-            let side = if label_seen { &mut after } else { &mut before };
-            match part {
-                Part::Text(text) => side.push_str(text),
-                Part::Subject => side.push_str(subject.as_str()),
-                Part::Endpoint => side.push_str(endpoint.map_or("", Endpoint::as_str)),
-                Part::Policy => side.push_str(policy),
-                Part::Rule => side.push_str(rule),
-                Part::Time(_) => label_seen = true,
-            }
+            let text = match part {
+                Part::Text(text) => text,
+                Part::Subject => names.subject.as_str(),
+                Part::Endpoint => names.endpoint.map_or("", Endpoint::as_str),
+                Part::Policy => names.policy,
+                Part::Rule => names.rule,
+                Part::Time(_) => {
+                    label(key);
+                    continue;
+                }
+            };
+            key.extend_from_slice(text.as_bytes());
         }
+    }
+
+    /// The key before and after the time label. Both are fixed for a subject; only the label changes with time.
+    pub(crate) fn around_label(&self, names: &Names<'_>) -> (Vec<u8>, Vec<u8>) {
+        let (mut before, place) = (Vec::new(), Cell::new(None));
+        self.write(&mut before, names, |key| place.set(Some(key.len())));
+        let after = before.split_off(place.get().unwrap_or(before.len()));
         (before, after)
     }
 
@@ -245,8 +261,12 @@ mod tests {
         let template = KeyTemplate::parse(template).unwrap();
         let subject = Subject::new("10.0.0.1:abc").unwrap();
         let endpoint = Endpoint::new("/api/x").unwrap();
-        let (before, after) = template.around_label("vision", "minute", &subject, Some(&endpoint));
-        format!("{before}{label}{after}")
+        let names = Names { policy: "vision", rule: "minute", subject: &subject, endpoint: Some(&endpoint) };
+        let mut key = Vec::new();
+        template.write(&mut key, &names, |key| key.extend_from_slice(label.as_bytes()));
+        let (before, after) = template.around_label(&names);
+        assert_eq!([&before, label.as_bytes(), &after].concat(), key);
+        String::from_utf8(key).unwrap()
     }
 
     #[test]

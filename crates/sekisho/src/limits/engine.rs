@@ -111,13 +111,14 @@ impl Limits {
             Some(key) => (Tag::from_idempotency_key(check_key(key)?, held.iter()), true),
             None => (Tag::random(), false),
         };
-        let (taken, decision) = self.take(demands, TakeKind::Reserve { tag, lease: micros(lease), repeated }).await?;
-        if !taken.allowed {
+        let kind = TakeKind::Reserve { tag, lease: micros(lease), repeated };
+        let (expires_at, decision) = self.take(demands, kind).await?;
+        if !decision.allowed {
             return Ok(Reserved::Denied(decision));
         }
         let id = ReservationId { tag, held };
         let targets = self.targets(&id)?;
-        let expires_at = taken.expires_at.unwrap_or(taken.at + lease);
+        let expires_at = expires_at.unwrap_or(decision.at + lease);
         Ok(Reserved::Admitted(Admission::new(id, targets, expires_at, decision, Arc::clone(&self.store))))
     }
 
@@ -198,11 +199,12 @@ impl Limits {
         self.store.reset_all().await
     }
 
-    async fn take(&self, demands: Vec<Demand>, kind: TakeKind) -> Result<(Taken, Decision), Error> {
+    /// With the end of the lease, for a reservation.
+    async fn take(&self, demands: Vec<Demand>, kind: TakeKind) -> Result<(Option<Timestamp>, Decision), Error> {
         let take = Take { demands, kind, entropy: rand::random() };
         let taken = self.store.take(&take).await?;
-        let decision = decision(take.demands.into_iter().map(|demand| demand.target), &taken);
-        Ok((taken, decision))
+        let expires_at = taken.expires_at;
+        Ok((expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken)))
     }
 
     async fn end(&self, end: End) -> Result<Ended, Error> {
@@ -212,7 +214,7 @@ impl Limits {
 
     async fn operate(&self, target: Target, operation: Operation) -> Result<Decision, Error> {
         let taken = self.store.operate(&target, &operation).await?;
-        Ok(decision(std::iter::once(target), &taken))
+        Ok(decision(std::iter::once(target), taken))
     }
 
     fn demands(&self, charges: &[Charge]) -> Result<Vec<Demand>, Error> {
@@ -288,14 +290,14 @@ pub(super) fn settle_by(targets: &[Target], actual: &Cost) -> Result<EndHow, Err
     Ok(EndHow::Settle(targets.iter().map(amounts).collect()))
 }
 
-fn decision(targets: impl Iterator<Item = Target>, taken: &Taken) -> Decision {
-    let outcome = |(target, rules): (Target, &Vec<_>)| ChargeOutcome {
+fn decision(targets: impl Iterator<Item = Target>, taken: Taken) -> Decision {
+    let outcome = |(target, rules): (Target, Vec<_>)| ChargeOutcome {
         policy: target.policy,
         subject: target.subject,
         endpoint: target.endpoint,
-        rules: rules.clone(),
+        rules,
     };
-    Decision { allowed: taken.allowed, at: taken.at, charges: targets.zip(&taken.outcomes).map(outcome).collect() }
+    Decision { allowed: taken.allowed, at: taken.at, charges: targets.zip(taken.outcomes).map(outcome).collect() }
 }
 
 fn check_key(key: &str) -> Result<&str, Invalid> {

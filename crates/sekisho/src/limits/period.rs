@@ -71,6 +71,15 @@ impl Calendar {
         bounds
     }
 
+    /// Appends how a key template writes the period that holds `now`.
+    pub(crate) fn write_label(&self, key: &mut Vec<u8>, now: u64) {
+        let recent = self.recent.load();
+        match recent.as_ref().filter(|b| b.start <= now && now < b.end) {
+            Some(bounds) => key.extend_from_slice(bounds.label.as_bytes()),
+            None => key.extend_from_slice(self.bounds(now).label.as_bytes()),
+        }
+    }
+
     pub(crate) const fn usual_length(&self) -> u64 {
         const HOUR: u64 = 3_600_000_000;
         match self.period {

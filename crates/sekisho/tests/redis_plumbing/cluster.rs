@@ -7,11 +7,11 @@ use std::{
 };
 
 use redis::Value;
-use sekisho::store::redis::{Error, Job, Redis, Script, key_slot};
+use sekisho::store::redis::{Error, Redis, Script, key_slot};
 use tokio::task::JoinSet;
 
 use super::{
-    counting, job, patient, quick, read,
+    counting, job, job_of, patient, quick, read,
     server::{Cluster, wait_until},
     until_it_works,
 };
@@ -46,8 +46,7 @@ async fn jobs_go_to_the_owner_of_their_slot() {
     redis.command_all(redis::cmd("FLUSHDB")).await.unwrap();
     assert!(cluster.servers.iter().all(|server| server.query::<i64>(&["DBSIZE"]) == 0));
 
-    let two = Job { keys: [b"a".to_vec(), b"b".to_vec()].into_iter().collect(), ..job("", "") };
-    let error = redis.run(&script, two).await.unwrap_err();
+    let error = redis.run(&script, job_of(["a", "b"], "")).await.unwrap_err();
     assert!(matches!(&error, Error::Server { code, .. } if code == "CROSSSLOT") && !error.may_have_run(), "{error:?}");
 }
 
@@ -108,7 +107,7 @@ async fn slots_that_move_under_load_fail_no_call() {
             while !done.load(Ordering::Relaxed) {
                 turn += 1;
                 let keys = ["a", "b"].map(|key| format!("{{moving}}{key}{number}").into_bytes());
-                let answer = redis.run(&pairs, Job { keys: keys.into_iter().collect(), ..job("", "") }).await.unwrap();
+                let answer = redis.run(&pairs, job_of(keys, "")).await.unwrap();
                 assert_eq!(answer, Value::Int(2 * turn));
             }
             turn

@@ -7,10 +7,10 @@ use std::{
 };
 
 use redis::Value;
-use sekisho::store::redis::{Error, Job, Options, Redis};
+use sekisho::store::redis::{Error, Options, Redis};
 use tokio::{task::JoinSet, time::Instant};
 
-use super::{counting, job, patient, proxy::Proxy, quick, read, server::Server, until_it_works};
+use super::{counting, job, patient, proxy::Proxy, quick, read, repeatable, server::Server, until_it_works};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_costs_the_deadline_and_no_more() {
@@ -105,7 +105,7 @@ async fn a_lost_answer_is_unknown_and_only_a_repeatable_job_is_sent_again() {
     // A connection that lived as long is replaced without a pause, and the repeat need not give up.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     proxy.lose_the_next_answer();
-    let answer = redis.run(&script, Job { repeatable: true, ..job("twice", "") }).await;
+    let answer = redis.run(&script, repeatable(job("twice", ""))).await;
     assert_eq!(read(answer.unwrap()).1, 2, "the script counts, so both times show");
 }
 
@@ -169,7 +169,7 @@ async fn a_repeatable_job_survives_a_cut_connection() {
         tasks.spawn(async move {
             let mut cut_short = 0;
             while !done.load(Ordering::Relaxed) {
-                if let Err(error) = redis.run(&script, Job { repeatable: true, ..job("n", "") }).await {
+                if let Err(error) = redis.run(&script, repeatable(job("n", ""))).await {
                     // Cuts in quick succession make the node pause, and then it must not wait.
                     assert!(matches!(error, Error::Unknown { .. } | Error::Unavailable { .. }), "{error:?}");
                     cut_short += 1;

@@ -26,11 +26,21 @@ fn counting() -> Arc<Script> {
 }
 
 fn job(key: impl Into<Vec<u8>>, argument: impl ToString) -> Job {
-    Job {
-        keys: [key.into()].into_iter().collect(),
-        args: [argument.to_string().into_bytes()].into_iter().collect(),
-        repeatable: false,
+    job_of([key], argument)
+}
+
+fn job_of<K: Into<Vec<u8>>>(keys: impl IntoIterator<Item = K>, argument: impl ToString) -> Job {
+    let mut job = Job::default();
+    for key in keys {
+        job.add_key(|bytes| bytes.extend(key.into()));
     }
+    job.add_argument(|bytes| bytes.extend(argument.to_string().into_bytes()));
+    job
+}
+
+fn repeatable(mut job: Job) -> Job {
+    job.repeatable = true;
+    job
 }
 
 /// Time enough that a busy machine does not fail a test that is not about time.

@@ -2,12 +2,11 @@
 //! its head.
 
 use sha2::{Digest as _, Sha256};
-use smallvec::SmallVec;
 
 use super::super::policy::{Mode, OnLeaseExpiry, Policy};
 use super::super::rule::{Algorithm, Rule};
 use super::super::store::{End, EndHow, Operation, Take, TakeKind, Target};
-use crate::key::{TimeLabel, record_key};
+use crate::key::{Names, TimeLabel, write_record_key};
 use crate::store::redis::Job;
 
 /// What every job carries: the time to decide for (0 asks Redis) and what a virtual clock adds to every TTL.
@@ -50,14 +49,11 @@ impl Pack {
 }
 
 /// Appends big-endian numbers and strings.
-#[derive(Default)]
-pub(super) struct Body(pub(super) Vec<u8>);
+pub(super) struct Body<'a>(pub(super) &'a mut Vec<u8>);
 
-impl Body {
-    fn new(when: When, op: u8, targets: usize) -> Self {
-        let mut body = Self(Vec::with_capacity(96));
-        body.uint::<1>(u64::from(op)).uint::<1>(targets as u64).time(when);
-        body
+impl Body<'_> {
+    fn head(&mut self, when: When, op: u8, targets: usize) -> &mut Self {
+        self.uint::<1>(u64::from(op)).uint::<1>(targets as u64).time(when)
     }
 
     pub(super) fn time(&mut self, when: When) -> &mut Self {
@@ -81,19 +77,24 @@ impl Body {
 
     /// As hex: it names keys and members, and Lua is slow at writing it.
     pub(super) fn tag(&mut self, tag: &[u8; 16]) -> &mut Self {
-        self.0.extend_from_slice(data_encoding::HEXLOWER.encode(tag).as_bytes());
+        self.hex::<32>(tag)
+    }
+
+    fn hex<const DIGITS: usize>(&mut self, bytes: &[u8]) -> &mut Self {
+        let mut digits = [0; DIGITS];
+        data_encoding::HEXLOWER.encode_mut(bytes, &mut digits);
+        self.0.extend_from_slice(&digits);
         self
     }
 
     /// How seed 000 names a member: 12 hex digits.
     pub(super) fn name(&mut self, random: &[u8; 6]) -> &mut Self {
-        self.0.extend_from_slice(data_encoding::HEXLOWER.encode(random).as_bytes());
-        self
+        self.hex::<12>(random)
     }
 
-    fn text(&mut self, text: &str) -> &mut Self {
+    fn text(&mut self, text: &[u8]) -> &mut Self {
         self.uint::<2>(text.len() as u64);
-        self.0.extend_from_slice(text.as_bytes());
+        self.0.extend_from_slice(text);
         self
     }
 }
@@ -218,19 +219,28 @@ pub(super) fn take(when: When, take: &Take, members: &[usize], stage: Stage) -> 
         }
         (Stage::Provisional { tag, lease }, _) => (2, tag, lease, false, true),
     };
-    let mut keys = SmallVec::new();
-    let mut body = Body::new(when, 1, members.len());
-    body.tag(&tag);
+    let (mut job, mut bytes) = (Job::default(), Vec::with_capacity(128));
+    let mut body = Body(&mut bytes);
+    body.head(when, 1, members.len()).tag(&tag);
     body.uint::<1>(kind).uint::<7>(lease).uint::<1>(u64::from(repeated)).uint::<1>(u64::from(provisional));
     body.uint::<4>(u64::from(take.entropy));
     for demand in demands() {
         for amount in &demand.amounts {
             body.amount(Some(*amount));
         }
-        target(when.now, &demand.target, &mut body, &mut keys);
+        target(when.now, &demand.target, &mut body, &mut job);
     }
-    let args = std::iter::once(body.0).chain(demands().map(|demand| demand.target.policy.encoded().to_vec()));
-    Job { keys, args: args.collect(), repeatable: repeated || kind == 1 }
+    job.repeatable = repeated || kind == 1;
+    finished(job, &bytes, demands().map(|demand| &demand.target))
+}
+
+/// Behind the keys stand the body and the policies.
+fn finished<'a>(mut job: Job, body: &[u8], targets: impl Iterator<Item = &'a Target>) -> Job {
+    job.add_argument(|bytes| bytes.extend_from_slice(body));
+    for target in targets {
+        job.add_argument(|bytes| bytes.extend_from_slice(target.policy.encoded()));
+    }
+    job
 }
 
 /// What an end does to a group.
@@ -251,9 +261,9 @@ pub(super) fn end(when: When, tag: &[u8; 16], end: &End, members: &[usize], stag
         (EndStage::AsAsked, EndHow::Release) => 0,
         (EndStage::SettleAsReserved, _) | (EndStage::AsAsked, EndHow::Settle(_)) => 1,
     };
-    let mut keys = SmallVec::new();
-    let mut body = Body::new(when, 2, members.len());
-    body.tag(tag);
+    let (mut job, mut bytes) = (Job::default(), Vec::with_capacity(128));
+    let mut body = Body(&mut bytes);
+    body.head(when, 2, members.len()).tag(tag);
     body.uint::<1>(how);
     for &i in members {
         for rule in 0..end.targets[i].policy.rules().len() {
@@ -262,16 +272,17 @@ pub(super) fn end(when: When, tag: &[u8; 16], end: &End, members: &[usize], stag
                 _ => None,
             });
         }
-        target(when.now, &end.targets[i], &mut body, &mut keys);
+        target(when.now, &end.targets[i], &mut body, &mut job);
     }
-    let policies = members.iter().map(|i| end.targets[*i].policy.encoded().to_vec());
-    Job { keys, args: std::iter::once(body.0).chain(policies).collect(), repeatable: true }
+    job.repeatable = true;
+    finished(job, &bytes, members.iter().map(|i| &end.targets[*i]))
 }
 
 pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
     let rules = of.policy.rules();
-    let mut keys = SmallVec::new();
-    let mut body = Body::new(when, 3, 1);
+    let (mut job, mut bytes) = (Job::default(), Vec::with_capacity(128));
+    let mut body = Body(&mut bytes);
+    body.head(when, 3, 1);
     match operation {
         Operation::Reset => {
             body.uint::<1>(0).uint::<8>(0);
@@ -293,9 +304,9 @@ pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
             }
         }
     }
-    target(when.now, of, &mut body, &mut keys);
-    let args = [body.0, of.policy.encoded().to_vec()].into_iter().collect();
-    Job { keys, args, repeatable: !matches!(operation, Operation::Grant(_)) }
+    target(when.now, of, &mut body, &mut job);
+    job.repeatable = !matches!(operation, Operation::Grant(_));
+    finished(job, &bytes, std::iter::once(of))
 }
 
 pub(super) fn has_period(rule: &Rule) -> bool {
@@ -303,9 +314,9 @@ pub(super) fn has_period(rule: &Rule) -> bool {
 }
 
 /// Appends the periods of a target's rules and its keys.
-fn target(now: u64, target: &Target, body: &mut Body, keys: &mut SmallVec<[Vec<u8>; 2]>) {
+fn target(now: u64, target: &Target, body: &mut Body<'_>, job: &mut Job) {
     let policy = &target.policy;
-    target_keys(now, target, keys);
+    target_keys(now, target, job);
     for rule in policy.rules().iter().filter(|rule| has_period(rule)) {
         let (start, end) = bounds(rule, now);
         body.period(start, end);
@@ -313,24 +324,27 @@ fn target(now: u64, target: &Target, body: &mut Body, keys: &mut SmallVec<[Vec<u
     for rule in policy.rules() {
         let Some(key) = rule.key() else { continue };
         if !matches!(rule.algorithm, Algorithm::SlidingLog { .. }) {
-            let (before, after) =
-                key.around_label(policy.name(), rule.name(), &target.subject, target.endpoint.as_ref());
-            body.text(&label(rule, now)).text(&before).text(&after);
+            let (before, after) = key.around_label(&names(target, rule));
+            let mut label = Vec::new();
+            write_label(&mut label, rule, now);
+            body.text(&label).text(&before).text(&after);
         }
     }
 }
 
 /// The record of a target, and the current key of each of its rules that has one.
-pub(super) fn target_keys(now: u64, target: &Target, keys: &mut SmallVec<[Vec<u8>; 2]>) {
+pub(super) fn target_keys(now: u64, target: &Target, job: &mut Job) {
     let policy = &target.policy;
-    keys.push(record_key(policy.name(), &target.subject, target.endpoint.as_ref()).into_bytes());
+    job.add_key(|key| write_record_key(key, policy.name(), &target.subject, target.endpoint.as_ref()));
     for rule in policy.rules() {
-        let Some(key) = rule.key() else { continue };
-        let (mut name, after) = key.around_label(policy.name(), rule.name(), &target.subject, target.endpoint.as_ref());
-        name.push_str(&label(rule, now));
-        name.push_str(&after);
-        keys.push(name.into_bytes());
+        let Some(template) = rule.key() else { continue };
+        job.add_key(|key| template.write(key, &names(target, rule), |key| write_label(key, rule, now)));
     }
+}
+
+fn names<'a>(target: &'a Target, rule: &'a Rule) -> Names<'a> {
+    let Target { policy, subject, endpoint } = target;
+    Names { policy: policy.name(), rule: rule.name(), subject, endpoint: endpoint.as_ref() }
 }
 
 /// The period that holds `now`.
@@ -343,12 +357,13 @@ pub(super) fn bounds(rule: &Rule, now: u64) -> (u64, u64) {
 }
 
 /// How the rule's key writes the period that holds `now`.
-fn label(rule: &Rule, now: u64) -> String {
-    match (&rule.algorithm, rule.key().and_then(|key| key.time_label())) {
-        (Algorithm::Calendar { calendar, .. }, Some(_)) => calendar.bounds(now).label.clone(),
+fn write_label(key: &mut Vec<u8>, rule: &Rule, now: u64) {
+    let label = match (&rule.algorithm, rule.key().and_then(|key| key.time_label())) {
+        (Algorithm::Calendar { calendar, .. }, Some(_)) => return calendar.write_label(key, now),
         (Algorithm::FixedWindow { .. }, Some(TimeLabel::WindowStart)) => (bounds(rule, now).0 / 1_000_000).to_string(),
         (Algorithm::FixedWindow { .. }, Some(TimeLabel::Hour)) => super::super::period::utc_label(now, "%Y%m%d%H"),
         (Algorithm::FixedWindow { .. }, Some(TimeLabel::Date)) => super::super::period::utc_label(now, "%Y-%m-%d"),
-        _ => String::new(),
-    }
+        _ => return,
+    };
+    key.extend_from_slice(label.as_bytes());
 }

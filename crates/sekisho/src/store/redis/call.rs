@@ -87,20 +87,20 @@ enum Name {
 }
 
 fn command(script: &Script, name: Name, jobs: &[&Job]) -> Cmd {
-    let keys: usize = jobs.iter().map(|job| job.keys.len()).sum();
-    let args: usize = jobs.iter().map(|job| job.args.len()).sum();
-    let bytes: usize = jobs.iter().flat_map(|job| job.keys.iter().chain(&job.args)).map(Vec::len).sum();
+    let keys: usize = jobs.iter().map(|job| job.keys().len()).sum();
+    let args: usize = jobs.iter().map(|job| job.arguments().len()).sum();
+    let bytes: usize = jobs.iter().map(|job| job.size()).sum();
     let (verb, body) = match name {
         Name::Sha => ("EVALSHA", script.sha()),
         Name::Source => ("EVAL", script.source()),
     };
     let mut command = Cmd::with_capacity(3 + keys + args, verb.len() + body.len() + 8 + bytes);
     command.arg(verb).arg(body).arg(keys);
-    for key in jobs.iter().flat_map(|job| &job.keys) {
-        command.arg(key.as_slice());
+    for key in jobs.iter().flat_map(|job| job.keys()) {
+        command.arg(key);
     }
-    for arg in jobs.iter().flat_map(|job| &job.args) {
-        command.arg(arg.as_slice());
+    for argument in jobs.iter().flat_map(|job| job.arguments()) {
+        command.arg(argument);
     }
     command
 }

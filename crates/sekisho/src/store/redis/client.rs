@@ -159,7 +159,7 @@ impl Inner {
     ) -> Result<Value, Error> {
         let slot = match &self.servers {
             Servers::One(_) => 0,
-            Servers::Many(_) => job.keys.first().map_or(0, |key| key_slot(key)),
+            Servers::Many(_) => job.keys().next().map_or(0, key_slot),
         };
         let mut ask: Option<Arc<Node>> = None;
         let mut attempt = 0;

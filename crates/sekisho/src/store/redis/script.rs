@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{fmt, ops::Range};
 
 use smallvec::SmallVec;
 
@@ -34,13 +34,54 @@ impl fmt::Debug for Script {
     }
 }
 
-/// One unit of work: the keys it touches and its arguments.
+/// One unit of work: the keys it touches and its arguments. They stand one behind the other in one piece of memory: a call
+/// has several of them, and asking for memory is most of what writing them costs.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// On Cluster all of them are in one slot, that of the first.
-    pub keys: SmallVec<[Vec<u8>; 2]>,
-    /// What the script reads besides the keys.
-    pub args: SmallVec<[Vec<u8>; 3]>,
+    bytes: Vec<u8>,
+    /// Where each part ends.
+    ends: SmallVec<[u32; 8]>,
+    keys: usize,
     /// May it be sent again when it is unknown whether it ran? Only where it carries an id that makes a repeat harmless.
     pub repeatable: bool,
+}
+
+impl Job {
+    /// Room for about as many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes), ..Self::default() }
+    }
+
+    /// Appends a key, before any argument. On Cluster all keys are in one slot, that of the first.
+    pub fn add_key(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        debug_assert_eq!(self.keys, self.ends.len(), "keys come first");
+        self.keys += 1;
+        self.add_argument(write);
+    }
+
+    /// Appends what the script reads besides the keys.
+    pub fn add_argument(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len() as u32);
+    }
+
+    pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.parts(0..self.keys)
+    }
+
+    pub(super) fn arguments(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.parts(self.keys..self.ends.len())
+    }
+
+    /// Bytes of all parts together.
+    pub(super) fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn parts(&self, which: Range<usize>) -> impl ExactSizeIterator<Item = &[u8]> {
+        which.map(|i| {
+            let start = if i == 0 { 0 } else { self.ends[i - 1] as usize };
+            &self.bytes[start..self.ends[i] as usize]
+        })
+    }
 }

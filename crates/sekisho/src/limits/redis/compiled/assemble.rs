@@ -21,9 +21,10 @@ const CLOCK: &str = "if now == 0 then
   end
   now = time
 end
-local raw = pcall('GET', key)
 local reply = '\\7'
 ";
+
+const RECORD: &str = "local raw = pcall('GET', key)\n";
 
 impl Parts {
     /// A check, or a reserve.
@@ -47,7 +48,7 @@ impl Parts {
 local base = (j - 1) * {stride}
 local key = KEYS[base + 1]
 local now, slack{amount_names}{period_names}{names} = sunpack('>I8I4{amount_format}{period_format}{format}', ARGV[j])
-{CLOCK}local shape, holds, over, ends{slots}, kept = {shape}, '', 0, ''{empty}, 0
+{CLOCK}{record}local shape, holds, over, ends{slots}, kept = {shape}, '', 0, ''{empty}, 0
 if raw then
   if type(raw) == 'string' then
     shape, holds, over, ends{slots}, kept = cmsgpack.unpack(raw)
@@ -67,6 +68,7 @@ replies[j] = reply
 end
 return replies
 ",
+            record = self.record(),
             stride = self.keys + 1,
             amount_format = self.amounts.0,
             amount_names = self.amounts.1,
@@ -86,7 +88,7 @@ return replies
             "{HEAD}for j = 1, #ARGV do
 local key = KEYS[j]
 local now, slack, tag, ending{amount_names}{period_names} = sunpack('>I8I4c32I1{amount_format}{period_format}', ARGV[j])
-{CLOCK}if type(raw) == 'string' then
+{CLOCK}{RECORD}if type(raw) == 'string' then
 local shape, holds, over, ends{slots}, kept = cmsgpack.unpack(raw)
 local pos = shape == {shape} and over == 0 and holds ~= '' and {OPEN}{plain} and find(holds, tag, 1, true)
 if pos and pos % {SIZE} == 1 then
@@ -131,6 +133,21 @@ ends = ends .. spack('>c32I1I7I7{amount_format}', tag, ending, expires, now + {m
             amount_format = self.amounts.0,
             amount_names = self.amounts.1,
         )
+    }
+
+    /// Reads the record, and the counters under seeds' keys.
+    fn record(&self) -> String {
+        if self.counters.is_empty() {
+            return RECORD.to_owned();
+        }
+        let counters = self.counters.join(", ");
+        // `MGET` takes a key of another type for one that is not there. So it may read the record only where nothing is ever
+        // written to it.
+        if self.keep.is_empty() {
+            format!("local counts = call('MGET', {counters}, key)\nlocal raw = counts[{}]\n", self.counters.len() + 1)
+        } else {
+            format!("local counts = call('MGET', {counters})\n{RECORD}")
+        }
     }
 
     fn slots(&self) -> String {

@@ -11,8 +11,6 @@ mod shared;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::super::policy::{Mode, Policy};
 use super::super::reservation::Tag;
 use super::super::rule::{Algorithm, Rule};
@@ -52,22 +50,21 @@ pub(super) fn take(when: When, demand: &Demand, kind: TakeKind) -> Option<(&Arc<
         TakeKind::Reserve { .. } => scripts.reserve.as_ref()?,
         TakeKind::Peek => return None,
     };
-    let mut body = Body::default();
-    body.time(when);
-    for amount in &demand.amounts {
-        body.amount(Some(*amount));
-    }
-    periods(when, target, &mut body);
-    // A member of a sorted set needs a name.
-    if target.policy.rules().iter().any(is_set) {
-        body.name(&rand::random());
-    }
-    let mut repeatable = false;
-    if let TakeKind::Reserve { tag, lease, repeated } = kind {
-        body.tag(&tag.0).uint::<7>(lease).uint::<1>(u64::from(repeated));
-        repeatable = repeated;
-    }
-    Some((script, job(when, target, body, repeatable)))
+    let mut job = job(when, target, |body| {
+        for amount in &demand.amounts {
+            body.amount(Some(*amount));
+        }
+        periods(when, target, body);
+        // A member of a sorted set needs a name.
+        if target.policy.rules().iter().any(is_set) {
+            body.name(&rand::random());
+        }
+        if let TakeKind::Reserve { tag, lease, repeated } = kind {
+            body.tag(&tag.0).uint::<7>(lease).uint::<1>(u64::from(repeated));
+        }
+    });
+    job.repeatable = matches!(kind, TakeKind::Reserve { repeated: true, .. });
+    Some((script, job))
 }
 
 /// A settle with these amounts or, with none, a release; and the script for it.
@@ -78,16 +75,18 @@ pub(super) fn end<'a>(
     settled: Option<&SmallAmounts>,
 ) -> Option<(&'a Arc<Script>, Job)> {
     let script = target.policy.compiled()?.end.as_ref()?;
-    let mut body = Body::default();
-    body.time(when).tag(&tag.0).uint::<1>(if settled.is_some() { 1 } else { 2 });
-    for i in 0..target.policy.rules().len() {
-        body.amount(settled.map_or(Some(0), |amounts| amounts[i]));
-    }
-    periods(when, target, &mut body);
-    Some((script, job(when, target, body, true)))
+    let mut job = job(when, target, |body| {
+        body.tag(&tag.0).uint::<1>(if settled.is_some() { 1 } else { 2 });
+        for i in 0..target.policy.rules().len() {
+            body.amount(settled.map_or(Some(0), |amounts| amounts[i]));
+        }
+        periods(when, target, body);
+    });
+    job.repeatable = true;
+    Some((script, job))
 }
 
-fn periods(when: When, target: &Target, body: &mut Body) {
+fn periods(when: When, target: &Target, body: &mut Body<'_>) {
     for rule in target.policy.rules() {
         if matches!(rule.algorithm, Algorithm::Calendar { .. } | Algorithm::FixedWindow { .. }) && has_period(rule) {
             let (start, end) = bounds(rule, when.now);
@@ -100,8 +99,14 @@ fn is_set(rule: &Rule) -> bool {
     rule.key().is_some() && matches!(rule.algorithm, Algorithm::SlidingLog { .. })
 }
 
-fn job(when: When, target: &Target, body: Body, repeatable: bool) -> Job {
-    let mut keys = SmallVec::new();
-    target_keys(when.now, target, &mut keys);
-    Job { keys, args: [body.0].into_iter().collect(), repeatable }
+/// `body` writes what stands behind the time.
+fn job(when: When, target: &Target, body: impl FnOnce(&mut Body<'_>)) -> Job {
+    let mut job = Job::with_capacity(256);
+    target_keys(when.now, target, &mut job);
+    job.add_argument(|bytes| {
+        let mut writer = Body(bytes);
+        writer.time(when);
+        body(&mut writer);
+    });
+    job
 }

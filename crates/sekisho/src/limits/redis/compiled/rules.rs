@@ -34,6 +34,8 @@ pub(super) struct Parts {
     pub(super) keep: String,
     /// Seeds' keys, and whether members of a sorted set need a name.
     pub(super) keys: usize,
+    /// Those of them that are counters, read by one command.
+    pub(super) counters: Vec<String>,
     pub(super) is_named: bool,
     /// What figures need after the decision.
     pub(super) after: String,

@@ -22,17 +22,31 @@ impl Parts {
         self.plain += &format!(" and s{i} <= now and now < e{i}");
         self.slots.extend([format!("a{i}"), format!("b{i}")]);
         self.empty.extend(["0", "0"]);
+        self.counters.push(key.clone());
+        // A counter that is not there is read like one of another type, which is left to the general script.
         self.reads += &format!(
-            "local v{i} = pcall('GET', {key})
-v{i} = v{i} == false and 0 or type(v{i}) == 'string' and tonumber(v{i})
-if not v{i} then plain, v{i} = false, 0 elseif v{i} < 0 then v{i} = 0 end\n"
+            "local v{i} = counts[{place}]
+if v{i} then
+  v{i} = tonumber(v{i})
+  if not v{i} then plain, v{i} = false, 0 elseif v{i} < 0 then v{i} = 0 end
+else
+  v{i} = 0
+  if call('EXISTS', {key}) == 1 then plain = false end
+end\n",
+            place = self.counters.len(),
         );
         self.rooms += &format!("if v{i} + n{i} > {limit} then r{i} = e{i} denied = true end\n");
         self.take += &format!(
             "if n{i} > 0 then
-  v{i} = n{i} == 1 and call('INCR', {key}) or call('INCRBY', {key}, n{i})
-  if v{i} == n{i} or call('PTTL', {key}) < 0 then call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
-end\n"
+  if counts[{place}] then
+    v{i} = n{i} == 1 and call('INCR', {key}) or call('INCRBY', {key}, n{i})
+    if call('PTTL', {key}) < 0 then call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
+  else
+    v{i} = n{i}
+    call('SET', {key}, n{i}, 'PX', ceil({ttl} / 1000) + slack)
+  end
+end\n",
+            place = self.counters.len(),
         );
         self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, e{i}");
         Some(())
@@ -49,8 +63,12 @@ end\n"
   t{i}, w{i}, o{i} = now, now / 1000000, (now - {window}) / 1000000
   if #ARGV > 1 then w{i}, o{i} = string.format('%.6f', w{i}), string.format('%.6f', o{i}) end
 end
-local v{i} = pcall('ZREMRANGEBYSCORE', {key}, '-inf', o{i})
-if type(v{i}) == 'number' then v{i} = call('ZCARD', {key}) else plain, v{i} = false, 0 end\n"
+local v{i} = pcall('ZCARD', {key})
+if type(v{i}) ~= 'number' then
+  plain, v{i} = false, 0
+elseif v{i} > 0 then
+  v{i} = v{i} - call('ZREMRANGEBYSCORE', {key}, '-inf', o{i})
+end\n"
         );
         self.rooms += &format!(
             "if plain and v{i} + n{i} > {limit} then
