@@ -1,7 +1,11 @@
 //! What the scripts answer: plain bytes, laid out as scripts/main.lua says in its head.
 
 use super::super::decision::{Ending, RuleOutcome};
-use super::super::policy::Amounts;
+use super::super::policy::{Amounts, Policy};
+use super::super::rule::Algorithm;
+use super::super::store::Taken;
+use super::encode::{When, bounds};
+use super::taken;
 use crate::clock::Timestamp;
 use crate::error::Error;
 
@@ -71,6 +75,52 @@ fn read(bytes: &mut Bytes<'_>, rules: &[usize]) -> Option<Result<Reply, Error>> 
         7 => Reply::AskGeneral,
         _ => return None,
     }))
+}
+
+/// Reads the answer of a policy's own check or reserve. `None` if it left the decision to the general script.
+pub(super) fn compiled(
+    value: &redis::Value,
+    policy: &Policy,
+    when: When,
+    is_reserve: bool,
+) -> Result<Option<Taken>, Error> {
+    let redis::Value::BulkString(bytes) = value else {
+        return Err(unreadable("a script reply", format!("expected a string, got {value:?}")));
+    };
+    if **bytes == [7] {
+        return Ok(None);
+    }
+    let taken = read_compiled(&mut Bytes(bytes), policy, when, is_reserve);
+    taken.map(Some).ok_or_else(|| unreadable("a script reply", "it ended early".into()))
+}
+
+fn read_compiled(bytes: &mut Bytes<'_>, policy: &Policy, when: When, is_reserve: bool) -> Option<Taken> {
+    let (allowed, at) = (bytes.uint(1)? == 1, bytes.uint(7)?);
+    let expires = if is_reserve { bytes.uint(7)? } else { 0 };
+    let mut rules = Vec::with_capacity(policy.rules().len());
+    for rule in policy.rules() {
+        let (limit, used) = (rule.capacity(), bytes.uint(7)?);
+        let is_shared = rule.key().is_some();
+        let held = if is_shared { 0 } else { bytes.uint(7)? };
+        // Of a shared counter the period was named by the caller, or it would not have been counted.
+        let is_named = is_shared && !matches!(rule.algorithm, Algorithm::SlidingLog { .. });
+        let reset = if is_named { bounds(rule, when.now).1 } else { bytes.uint(7)? };
+        rules.push(RuleOutcome {
+            limit,
+            used,
+            held,
+            remaining: limit.saturating_sub(used + held),
+            reset_at: Timestamp::from_micros(reset),
+            denied_until: None,
+            wait_until: None,
+        });
+    }
+    if !allowed {
+        for rule in &mut rules {
+            rule.denied_until = Some(bytes.uint(7)?).filter(|room| *room > 0).map(Timestamp::from_micros);
+        }
+    }
+    Some(taken(allowed, at, expires, vec![rules]))
 }
 
 fn outcome(bytes: &mut Bytes<'_>) -> Option<RuleOutcome> {

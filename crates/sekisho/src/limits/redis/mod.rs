@@ -131,14 +131,11 @@ impl RedisStore {
 
     /// A check or a reserve by the policy's own script. `None` where it has none, or where the general one must decide.
     async fn take_compiled(&self, demand: &Demand, kind: TakeKind) -> Result<Option<Taken>, Error> {
-        let job = compiled::take(self.when(), demand, kind);
-        let Some((script, job)) = job else { return Ok(None) };
+        let when = self.when();
+        let Some((script, job)) = compiled::take(when, demand, kind) else { return Ok(None) };
         let value = self.redis.run(script, job).await.map_err(unavailable)?;
-        match decode::reply(&value, &[demand.amounts.len()])? {
-            Reply::Taken { allowed, at, expires, rules } => Ok(Some(taken(allowed, at, expires, vec![rules]))),
-            Reply::AskGeneral => Ok(None),
-            other => Err(unexpected(&other)),
-        }
+        let is_reserve = matches!(kind, TakeKind::Reserve { .. });
+        decode::compiled(&value, &demand.target.policy, when, is_reserve)
     }
 
     async fn take_all(&self, take: &Take) -> Result<Taken, Error> {

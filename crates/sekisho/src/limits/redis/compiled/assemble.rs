@@ -9,7 +9,7 @@ const ENDS: usize = 8;
 
 /// What all scripts begin with; `time` is shared by the jobs of one call. Locals are found sooner than globals.
 const HEAD: &str = "local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local sub, find, spack, sunpack = string.sub, string.find, struct.pack, struct.unpack
+local sub, find, format, spack, sunpack = string.sub, string.find, string.format, struct.pack, struct.unpack
 local call, pcall, KEYS, ARGV = redis.call, redis.pcall, KEYS, ARGV
 local replies, time = {}, nil
 ";
@@ -29,17 +29,22 @@ const RECORD: &str = "local raw = pcall('GET', key)\n";
 impl Parts {
     /// A check, or a reserve.
     pub(super) fn take(&self, is_reserve: bool) -> String {
-        let Self { shape, once, fits, plain, reads, advance, rooms, take, after, figures, .. } = self;
+        let Self { shape, once, names: keys, fits, plain, reads, advance, rooms, first, take, after, .. } = self;
         let slots = self.slots();
         let empty: String = self.empty.iter().map(|empty| format!(", {empty}")).collect();
         let zero_rooms: String = (0..self.rules).map(|i| format!("local r{i} = 0\n")).collect();
-        let reply = format!(">I1I7I7{}", "i8I7I7I7I7I7".repeat(self.rules));
+        let (figure_format, figures) = &self.figures;
+        let rooms_format = "I7".repeat(self.rules);
+        let room_names: String = (0..self.rules).map(|i| format!(", r{i}")).collect();
+        let (head, expires) = if is_reserve { (">I1I7I7", ", expires") } else { (">I1I7", "") };
         let (format, names) = match (is_reserve, self.is_named) {
             (true, _) => ("c32I7I1", ", tag, lease, repeated"),
             (false, true) => ("c12", ", name"),
             (false, false) => ("", ""),
         };
         let (reads, hold) = if is_reserve { (Self::is_new(), self.hold()) } else { (reads.clone(), String::new()) };
+        let first =
+            if first.is_empty() { String::new() } else { format!("if plain and not denied then\n{first}end\n") };
         // Under a seed's key what is held is not in the slots.
         let open = if self.keys == 0 { OPEN } else { "holds == ''" };
         let save = if self.keep.is_empty() { String::new() } else { self.save("0") };
@@ -47,7 +52,7 @@ impl Parts {
             "{HEAD}{once}for j = 1, #ARGV do
 local base = (j - 1) * {stride}
 local key = KEYS[base + 1]
-local now, slack{amount_names}{period_names}{names} = sunpack('>I8I4{amount_format}{period_format}{format}', ARGV[j])
+{keys}local now, slack{amount_names}{period_names}{names} = sunpack('>I8I4{amount_format}{period_format}{format}', ARGV[j])
 {CLOCK}{record}local shape, holds, over, ends{slots}, kept = {shape}, '', 0, ''{empty}, 0
 if raw then
   if type(raw) == 'string' then
@@ -58,10 +63,14 @@ if raw then
 end
 if shape == {shape} and over == 0 and {open}{fits}{plain} then
 local plain, denied, expires = true, false, 0
-{reads}{advance}{zero_rooms}{rooms}if plain then
+{reads}{advance}{zero_rooms}{rooms}{first}if plain then
 if not denied then
 {take}{hold}{save}end
-{after}reply = spack('{reply}', denied and 0 or 1, now, expires{figures})
+{after}if denied then
+  reply = spack('{head}{figure_format}{rooms_format}', 0, now{expires}{figures}{room_names})
+else
+  reply = spack('{head}{figure_format}', 1, now{expires}{figures})
+end
 end
 end
 replies[j] = reply

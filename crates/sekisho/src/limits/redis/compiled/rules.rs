@@ -36,10 +36,16 @@ pub(super) struct Parts {
     pub(super) keys: usize,
     /// Those of them that are counters, read by one command.
     pub(super) counters: Vec<String>,
+    /// The keys as locals.
+    pub(super) names: String,
+    /// What is written before all else, and may find that it cannot be.
+    pub(super) first: String,
     pub(super) is_named: bool,
     /// What figures need after the decision.
     pub(super) after: String,
-    pub(super) figures: String,
+    /// Formats and values of what is used, held, and when it is back, per rule. What the caller knows is not sent: packing
+    /// costs more than counting.
+    pub(super) figures: (String, String),
     /// Bytes of a hold; formats, what a reserve writes and what an end reads.
     pub(super) hold_size: usize,
     pub(super) hold_format: String,
@@ -106,6 +112,11 @@ impl Parts {
         Some(())
     }
 
+    fn figures(&mut self, values: &str) {
+        self.figures.0 += "I7I7I7";
+        self.figures.1 += &format!(", {values}");
+    }
+
     fn bucket(&mut self, i: usize, limit: u64, price: u64, leak: u64, full: u64) {
         self.advance += &format!(
             "if now > a{i} then b{i} = b{i} - (now - a{i}) * {leak} if b{i} < 0 then b{i} = 0 end a{i} = now end\n"
@@ -124,7 +135,7 @@ impl Parts {
             "local f{i} = b{i} < {full} and floor(({full} - b{i}) / {price}) or 0
 local h{i} = c{i} < {limit} - f{i} and c{i} or {limit} - f{i}\n"
         );
-        self.figures += &format!(", r{i}, {limit}, {limit} - f{i} - h{i}, h{i}, f{i}, a{i} + ceil(b{i} / {leak})");
+        self.figures(&format!("{limit} - f{i} - h{i}, h{i}, a{i} + ceil(b{i} / {leak})"));
         // What is given back lay in the bucket below the holds that came later.
         self.replace += &format!(
             "c{i} = c{i} > q{i} and c{i} - q{i} or 0
@@ -156,7 +167,7 @@ end\n",
         self.hold_values += &format!(", n{i}, a{i}");
         self.keep += &format!("if b{i} > 0 and {end} > keep then keep = {end} end\n");
         self.after += &format!("local h{i} = c{i} < b{i} and c{i} or b{i}\n");
-        self.figures += &format!(", r{i}, {limit}, b{i} - h{i}, h{i}, b{i} < {limit} and {limit} - b{i} or 0, {end}");
+        self.figures(&format!("b{i} - h{i}, h{i}, {end}"));
         self.replace +=
             &format!("if m{i} == a{i} then b{i}, c{i} = max(0, b{i} - q{i}) + n{i}, max(0, c{i} - q{i}) end\n");
     }
@@ -211,8 +222,7 @@ end
 if h{i} > b{i} then h{i} = b{i} end\n",
             first = self.hold_size + 1,
         );
-        let reset = format!("a{i} ~= '' and l{i} + {window} or now");
-        self.figures += &format!(", r{i}, {limit}, b{i} - h{i}, h{i}, b{i} < {limit} and {limit} - b{i} or 0, {reset}");
+        self.figures(&format!("b{i} - h{i}, h{i}, a{i} ~= '' and l{i} + {window} or now"));
         self.replace += &format!(
             "if n{i} ~= q{i} and m{i} + {window} > now then
   local from, t, m = #a{i} - 11, 0, 0

@@ -7,7 +7,8 @@ impl Parts {
     pub(super) fn add_shared(&mut self, algorithm: &Algorithm, i: usize) -> Option<()> {
         self.keys += 1;
         let limit = algorithm.capacity();
-        let key = format!("KEYS[base + {}]", self.keys + 1);
+        let key = format!("k{i}");
+        self.names += &format!("local {key} = KEYS[base + {}]\n", self.keys + 1);
         let ttl = match algorithm {
             Algorithm::SlidingLog { window, .. } => {
                 self.set(i, limit, *window, &key);
@@ -23,32 +24,46 @@ impl Parts {
         self.slots.extend([format!("a{i}"), format!("b{i}")]);
         self.empty.extend(["0", "0"]);
         self.counters.push(key.clone());
-        // A counter that is not there is read like one of another type, which is left to the general script.
+        // Where there is none, one is made before anything else is written: a key of another type reads as none.
         self.reads += &format!(
             "local v{i} = counts[{place}]
 if v{i} then
   v{i} = tonumber(v{i})
   if not v{i} then plain, v{i} = false, 0 elseif v{i} < 0 then v{i} = 0 end
 else
-  v{i} = 0
-  if call('EXISTS', {key}) == 1 then plain = false end
+  v{i} = 0{is_other}
 end\n",
             place = self.counters.len(),
+            // The first one finds out by itself, when it is made.
+            is_other = if self.counters.len() > 1 {
+                format!("\n  if call('EXISTS', {key}) == 1 then plain = false end")
+            } else {
+                String::new()
+            },
         );
         self.rooms += &format!("if v{i} + n{i} > {limit} then r{i} = e{i} denied = true end\n");
-        self.take += &format!(
-            "if n{i} > 0 then
-  if counts[{place}] then
-    v{i} = n{i} == 1 and call('INCR', {key}) or call('INCRBY', {key}, n{i})
-    if call('PTTL', {key}) < 0 then call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
-  else
-    v{i} = n{i}
-    call('SET', {key}, n{i}, 'PX', ceil({ttl} / 1000) + slack)
-  end
+        // Redis writes a number with 17 digits, which is slow.
+        let made = format!(
+            "if n{i} > 0 and not counts[{place}] then
+  v{i} = n{i}
+  plain = call('SET', {key}, n{i} == 1 and '1' or n{i}, 'PX', format('%d', ceil({ttl} / 1000) + slack), 'NX')
 end\n",
             place = self.counters.len(),
         );
-        self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, e{i}");
+        if self.counters.len() == 1 {
+            self.first = made
+        } else {
+            self.take += &made
+        }
+        self.take += &format!(
+            "if n{i} > 0 and counts[{place}] then
+  v{i} = n{i} == 1 and call('INCR', {key}) or call('INCRBY', {key}, n{i})
+  if call('PTTL', {key}) < 0 then call('PEXPIRE', {key}, ceil({ttl} / 1000) + slack) end
+end\n",
+            place = self.counters.len(),
+        );
+        self.figures.0 += "I7";
+        self.figures.1 += &format!(", v{i}");
         Some(())
     }
 
@@ -61,7 +76,7 @@ end\n",
         self.reads += &format!(
             "if now ~= t{i} then
   t{i}, w{i}, o{i} = now, now / 1000000, (now - {window}) / 1000000
-  if #ARGV > 1 then w{i}, o{i} = string.format('%.6f', w{i}), string.format('%.6f', o{i}) end
+  if #ARGV > 1 then w{i}, o{i} = format('%.6f', w{i}), format('%.6f', o{i}) end
 end
 local v{i} = pcall('ZCARD', {key})
 if type(v{i}) ~= 'number' then
@@ -94,6 +109,7 @@ elseif v{i} > 0 then
   x{i} = floor(tonumber(call('ZREVRANGE', {key}, 0, 0, 'WITHSCORES')[2]) * 1000000 + 0.5) + {window}
 end\n"
         );
-        self.figures += &format!(", r{i}, {limit}, v{i}, 0, v{i} < {limit} and {limit} - v{i} or 0, x{i}");
+        self.figures.0 += "I7I7";
+        self.figures.1 += &format!(", v{i}, x{i}");
     }
 }
