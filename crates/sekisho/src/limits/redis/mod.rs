@@ -138,6 +138,7 @@ impl RedisStore {
         decode::compiled(&value, &demand.target.policy, when, is_reserve)
     }
 
+    /// What is rare has a box of its own: this future is made for every decision, and is as large as its largest branch.
     async fn take_all(&self, take: &Take) -> Result<Taken, Error> {
         if let [demand] = take.demands.as_slice()
             && let Some(taken) = self.take_compiled(demand, take.kind).await?
@@ -146,8 +147,8 @@ impl RedisStore {
         }
         let groups = self.groups(take.demands.iter().map(|demand| &demand.target));
         match groups.as_slice() {
-            [members] => self.take_group(take, members, Stage::Whole).await,
-            _ => groups::take(self, take, &groups).await,
+            [members] => Box::pin(self.take_group(take, members, Stage::Whole)).await,
+            _ => Box::pin(groups::take(self, take, &groups)).await,
         }
     }
 

@@ -176,7 +176,7 @@ impl Inner {
             }
             let sent_before = *sent;
             let failure = if asking.is_some() {
-                match call::send_asking(&node, script, &job, sent).await {
+                match Box::pin(call::send_asking(&node, script, &job, sent)).await {
                     Ok(value) => return Ok(value),
                     Err(failure) => failure,
                 }

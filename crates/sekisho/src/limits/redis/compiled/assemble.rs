@@ -7,12 +7,31 @@ const END_HEAD: usize = 47;
 const END_RULE: usize = 6;
 const ENDS: usize = 8;
 
-/// What all scripts begin with; `time` is shared by the jobs of one call. Locals are found sooner than globals.
-const HEAD: &str = "local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-local sub, find, format, spack, sunpack = string.sub, string.find, string.format, struct.pack, struct.unpack
-local call, pcall, KEYS, ARGV = redis.call, redis.pcall, KEYS, ARGV
-local replies, time = {}, nil
-";
+/// Locals are found sooner than globals.
+const LOCALS: [(&str, &str); 13] = [
+    ("floor", "math.floor"),
+    ("ceil", "math.ceil"),
+    ("max", "math.max"),
+    ("min", "math.min"),
+    ("sub", "string.sub"),
+    ("find", "string.find"),
+    ("format", "string.format"),
+    ("spack", "struct.pack"),
+    ("sunpack", "struct.unpack"),
+    ("call", "redis.call"),
+    ("pcall", "redis.pcall"),
+    ("KEYS", "KEYS"),
+    ("ARGV", "ARGV"),
+];
+
+/// A whole script: before its `body` stand the locals that it uses; `time` is shared by the jobs of one call.
+fn script(body: &str, hold_size: usize) -> String {
+    let uses = |name: &str| body.split(|c: char| !c.is_alphanumeric()).any(|word| word == name);
+    let used = LOCALS.iter().filter(|(name, _)| uses(name));
+    let (names, values): (Vec<&str>, Vec<&str>) = used.copied().unzip();
+    let head = format!("local {} = {}\nlocal replies, time = {{}}, nil\n", names.join(", "), values.join(", "));
+    (head + body).replace(SIZE, &hold_size.to_string())
+}
 
 const CLOCK: &str = "if now == 0 then
   if not time then
@@ -48,8 +67,8 @@ impl Parts {
         // Under a seed's key what is held is not in the slots.
         let open = if self.keys == 0 { OPEN } else { "holds == ''" };
         let save = if self.keep.is_empty() { String::new() } else { self.save("0") };
-        let script = format!(
-            "{HEAD}{once}for j = 1, #ARGV do
+        let body = format!(
+            "{once}for j = 1, #ARGV do
 local base = (j - 1) * {stride}
 local key = KEYS[base + 1]
 {keys}local now, slack{amount_names}{period_names}{names} = sunpack('>I8I4{amount_format}{period_format}{format}', ARGV[j])
@@ -84,7 +103,7 @@ return replies
             period_format = self.periods.0,
             period_names = self.periods.1,
         );
-        script.replace(SIZE, &self.hold_size.to_string())
+        script(&body, self.hold_size)
     }
 
     /// A settle or a release of a hold that is open.
@@ -93,8 +112,8 @@ return replies
         let (slots, save) = (self.slots(), self.save(&format!("now + {}", self.memory)));
         let settled: String =
             (0..self.rules).map(|i| format!("if n{i} == 281474976710655 then n{i} = q{i} end\n")).collect();
-        let script = format!(
-            "{HEAD}for j = 1, #ARGV do
+        let body = format!(
+            "for j = 1, #ARGV do
 local key = KEYS[j]
 local now, slack, tag, ending{amount_names}{period_names} = sunpack('>I8I4c32I1{amount_format}{period_format}', ARGV[j])
 {CLOCK}{RECORD}if type(raw) == 'string' then
@@ -119,7 +138,7 @@ return replies
             period_names = self.periods.1,
             remember = self.remember(),
         );
-        script.replace(SIZE, &self.hold_size.to_string())
+        script(&body, self.hold_size)
     }
 
     /// Remembers the end, as `remember` in holds.lua does.
