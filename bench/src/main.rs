@@ -1,6 +1,7 @@
-//! Benchmarks side by side with peers: `cargo xtask bench limits`.
+//! Benchmarks side by side with peers: `cargo xtask bench limits`, `cargo xtask bench doors`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints its table, and stops where it fails")]
 
+mod doors;
 mod keys;
 mod limits_memory;
 mod limits_redis;
@@ -21,6 +22,11 @@ fn main() -> anyhow::Result<()> {
         ["limits", "redis"] => limits_redis::run(),
         ["limits", "profile", what, tasks] => limits_redis::profile(what, tasks.parse()?),
         ["limits", "count", who, subjects] => limits_memory::profile(who, subjects.parse()?),
+        ["doors", which @ ..] => {
+            doors::run(which);
+            Ok(())
+        }
+        ["serve", what, port] => doors::trivial::serve(what, port.parse()?),
         ["churn", who] => {
             limits_memory::churn(who);
             Ok(())
@@ -29,6 +35,8 @@ fn main() -> anyhow::Result<()> {
             limits_memory::bytes(who);
             Ok(())
         }
-        _ => anyhow::bail!("usage: cargo xtask bench limits [memory|redis]"),
+        _ => anyhow::bail!(
+            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint]"
+        ),
     }
 }

@@ -14,7 +14,15 @@ const NATIVE: [Need; 4] = [
     ("pkg-config", &["--exists", "openssl"], "libssl-dev"),
 ];
 
+/// For the doors: a load generator for HTTP/2, and nginx to compare with.
+const DOORS: [Need; 2] = [("h2load", &["--version"], "nghttp2-client"), ("/usr/sbin/nginx", &["-v"], "nginx")];
+
+const THROTTLECRAB_SERVER: &str = "0.4.40";
+
 pub(crate) fn run(name: &str, args: &[&str]) -> Result<()> {
+    if name == "doors" {
+        return doors(args);
+    }
     let run = ["run", "--release", "--package", "sekisho-bench"];
     // Only these measure the peers on Redis, which need more than Rust to build.
     if !matches!((name, args), ("limits", [] | ["redis"] | ["profile", "limitador", _])) {
@@ -27,6 +35,20 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<()> {
     let mut command = shell::command("cargo", &run);
     command.args(["--features", "limitador-redis", "--", name]).args(args);
     shell::run(command.env("ROCKSDB_LIB_DIR", empty_rocksdb()?).env("ROCKSDB_STATIC", "1"))
+}
+
+/// Our own server and the peers' are processes of their own, built or installed before.
+fn doors(args: &[&str]) -> Result<()> {
+    setup::redis_server()?;
+    DOORS.iter().try_for_each(setup::provide)?;
+    python::install("flask", &["--requirement", "bench/python/flask.txt"])?;
+    if !setup::tool_path("throttlecrab-server").exists() {
+        let package = format!("throttlecrab-server@{THROTTLECRAB_SERVER}");
+        let mut command = shell::command("cargo", &["install", "--locked", &package, "--root"]);
+        shell::run(command.arg(setup::tools_dir()))?;
+    }
+    shell::cargo(&["build", "--release", "--package", "sekisho-cli"])?;
+    shell::cargo(&[&["run", "--release", "--package", "sekisho-bench", "--", "doors"], args].concat())
 }
 
 /// limitador's Redis storage does not build without its disk storage, and never calls it. So an archive with nothing in

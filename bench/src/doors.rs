@@ -1,0 +1,272 @@
+//! The doors against trivial servers, nginx and peers: `cargo xtask bench doors`.
+//!
+//! Load and servers share the machine. CPU per request is what a server itself spends, and is the figure to trust.
+
+mod load;
+mod process;
+pub(crate) mod trivial;
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use prost::Message as _;
+use sekisho_testkit::RedisServer;
+use tempfile::TempDir;
+
+use self::load::{Load, get, post};
+use self::process::{Server, flask, nginx, sekisho, throttlecrab, trivial};
+use crate::measure::{median, ratio, row};
+
+const ROUNDS: usize = 9;
+const SUBJECTS: usize = 20_000;
+/// A limit that is never reached.
+const OPEN: &str = "{ algorithm: gcra, limit: 1000000000, window: 1s }";
+
+/// Requests a second and CPU microseconds a request, in every round.
+#[derive(Default)]
+struct Figures {
+    rates: Vec<f64>,
+    cpu: Vec<f64>,
+}
+
+/// All contenders in turn, every round beginning with another.
+fn contest(contenders: &[(&Server, &Load)], before: impl Fn()) -> Vec<Figures> {
+    let mut figures: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
+    for round in 0..=ROUNDS {
+        for turn in 0..contenders.len() {
+            let which = (round + turn) % contenders.len();
+            let (server, load) = contenders[which];
+            before();
+            let cpu = server.cpu();
+            let seen = load.run(server.port);
+            // The first round warms up.
+            if round > 0 {
+                figures[which].rates.push(seen.per_second);
+                figures[which].cpu.push((server.cpu() - cpu) / seen.done as f64);
+            }
+        }
+    }
+    figures
+}
+
+fn k(rates: &[f64]) -> String {
+    format!("{:.1}k", median(rates) / 1_000.0)
+}
+
+fn table(title: &str, names: &[&str], figures: &[Figures]) {
+    println!("\n| {title} | requests/s | of the first | CPU µs a request | of the first |\n|---|---|---|---|---|");
+    for (name, one) in names.iter().zip(figures) {
+        let first = &figures[0];
+        row(
+            name,
+            &[
+                ("", k(&one.rates)),
+                ("×", format!("{:.2}", ratio(&one.rates, &first.rates))),
+                ("", format!("{:.1}", median(&one.cpu))),
+                ("×", format!("{:.2}", ratio(&one.cpu, &first.cpu))),
+            ],
+        );
+    }
+}
+
+pub(crate) fn run(which: &[&str]) {
+    let dir = tempfile::tempdir().unwrap();
+    let wanted = |name: &str| which.is_empty() || which.contains(&name);
+    println!("\n## Doors (medians of {ROUNDS} interleaved rounds; of requests more is better, of CPU less)");
+    if wanted("check") {
+        check(&dir);
+    }
+    if wanted("redis") {
+        check_on_redis(&dir);
+    }
+    if wanted("grpc") {
+        grpc(&dir);
+    }
+    if wanted("respond") {
+        respond(&dir);
+    }
+    if wanted("proxy") {
+        proxy(&dir);
+    }
+    if wanted("footprint") {
+        footprint(&dir);
+    }
+}
+
+fn subjects() -> impl Iterator<Item = String> {
+    (0..SUBJECTS).map(|i| format!("10.{}.{}.{}", i / 65_536, i / 256 % 256, i % 256))
+}
+
+fn checks(policy: &str) -> Load {
+    post("/v1/check", subjects().map(|subject| format!(r#"{{"policy":"{policy}","subject":"{subject}"}}"#)))
+}
+
+fn check(dir: &TempDir) {
+    let config =
+        format!("listen: LISTEN\napi: API\ngrpc: off\npolicies: {{ open: {{ rules: [{OPEN}] }} }}\nroutes: []\n");
+    let ours = sekisho(dir.path(), &config, "API");
+    let (axum, crab) = (trivial("axum"), throttlecrab());
+    let crab_body =
+        |key| format!(r#"{{"key":"{key}","max_burst":1000000,"count_per_period":1000000,"period":1,"quantity":1}}"#);
+    let (checks, crabs) = (checks("open"), post("/throttle", subjects().map(crab_body)));
+    let figures = contest(&[(&axum, &checks), (&ours, &checks), (&crab, &crabs)], || ());
+    table(
+        "`POST /v1/check` in memory",
+        &["axum that only parses and answers", "sekisho", "throttlecrab-server"],
+        &figures,
+    );
+}
+
+fn check_on_redis(dir: &TempDir) {
+    let redis = RedisServer::start();
+    let config = format!(
+        "listen: LISTEN\napi: API\ngrpc: off\nstore: {{ url: \"{}\", timeout: 5s }}\npolicies:\n  vision:\n    rules:\n      \
+         - {{ name: minute, algorithm: sliding_log, limit: 20, window: 60s, key: \"rate:minute:{{subject}}\" }}\n      \
+         - {{ name: daily, algorithm: calendar, period: day, zone: UTC, limit: 1000, key: \"rate:daily:{{subject}}:{{date}}\" }}\n\
+         routes: []\n",
+        redis.url()
+    );
+    let ours = sekisho(dir.path(), &config, "API");
+    let (axum, flask) = (trivial("axum"), flask(&redis.url()));
+    let checks = checks("vision");
+    let contenders = [(&axum, &checks), (&ours, &checks), (&flask, &checks)];
+    let figures = contest(&contenders, || drop(redis.command(&["FLUSHALL"])));
+    let names = ["axum that only parses and answers", "sekisho on Redis", "Flask, Flask-Limiter, gunicorn on Redis"];
+    table("`POST /v1/check`, seed 000's two rules on Redis", &names, &figures);
+    println!("\nOf Flask's requests a second: ×{:.1}", ratio(&figures[1].rates, &figures[2].rates));
+}
+
+/// h2load, because gRPC is HTTP/2 and its own clients cost more than the servers.
+fn grpc(dir: &TempDir) {
+    let entry = rate_limit_descriptor::Entry { key: "remote_address".into(), value: "10.0.0.1".into() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+    let request = RateLimitRequest { domain: "bench".into(), descriptors: vec![descriptor], hits_addend: 1 };
+    let message = request.encode_to_vec();
+    let mut body = vec![0];
+    body.extend((message.len() as u32).to_be_bytes());
+    body.extend(message);
+    let file = dir.path().join("request.bin");
+    fs::write(&file, body).unwrap();
+    fs::write(
+        dir.path().join("ratelimit.yaml"),
+        "domain: bench\ndescriptors:\n  - key: remote_address\n    rate_limit: { unit: second, requests_per_unit: 1000000000 }\n",
+    )
+    .unwrap();
+    let config = "listen: LISTEN\napi: API\ngrpc: GRPC\ndomains: [ratelimit.yaml]\nroutes: []\n";
+    let (ours, tonic) = (sekisho(dir.path(), config, "GRPC"), trivial("tonic"));
+    let mut figures = [Figures::default(), Figures::default()];
+    for round in 0..=ROUNDS {
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            let server = [&tonic, &ours][which];
+            let cpu = server.cpu();
+            let url =
+                format!("http://127.0.0.1:{}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", server.port);
+            let mut command = Command::new("h2load");
+            command.args(["-n", "40000", "-c", "8", "-m", "8", "-H", "content-type: application/grpc"]);
+            command.args(["-H", "te: trailers", "-d"]).arg(&file).arg(url);
+            let output = command.output().unwrap_or_else(|error| panic!("h2load: {error}"));
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(text.contains("40000 succeeded, 0 failed"), "{text}");
+            if round > 0 {
+                let rate = text.lines().find_map(|line| {
+                    let (_, rest) = line.split_once("finished in ")?;
+                    rest.split(", ").nth(1)?.trim_end_matches(" req/s").parse().ok()
+                });
+                figures[which].rates.push(rate.unwrap());
+                figures[which].cpu.push((server.cpu() - cpu) / 40_000.0);
+            }
+        }
+    }
+    table("gRPC `ShouldRateLimit` in memory", &["tonic that only answers", "sekisho"], &figures);
+}
+
+const ZONE: &str = "limit_req_zone $binary_remote_addr zone=one:10m rate=1000000r/s;";
+const LIMIT: &str = "limit_req zone=one burst=1000000 nodelay;";
+
+fn respond(dir: &TempDir) {
+    let config = format!(
+        "listen: LISTEN\napi: API\ngrpc: off\npolicies: {{ open: {{ subject: ip, rules: [{OPEN}] }} }}\nroutes:\n  \
+         - {{ match: {{ path: / }}, policy: open, respond: {{ status: 200, json: {{ message: ok }} }} }}\n"
+    );
+    let ours = sekisho(dir.path(), &config, "LISTEN");
+    // `return` alone would answer before the limit is looked at.
+    let server = format!(
+        "location / {{ {LIMIT} try_files /nothing @answer; }}\nlocation @answer {{ default_type application/json; return 200 '{{\"message\":\"ok\"}}'; }}"
+    );
+    let (nginx, axum) = (nginx(dir.path(), ZONE, &server), trivial("axum"));
+    let load = get("/");
+    let figures = contest(&[(&nginx, &load), (&ours, &load), (&axum, &load)], || ());
+    table("a fixed answer under one rule", &["nginx, limit_req", "sekisho, `respond`", "axum, no limit"], &figures);
+}
+
+fn proxy(dir: &TempDir) {
+    let upstream =
+        nginx(dir.path(), "", "location / { default_type text/plain; return 200 'hello from the upstream'; }");
+    let config = format!(
+        "listen: LISTEN\napi: API\ngrpc: off\npolicies: {{ open: {{ subject: ip, rules: [{OPEN}] }} }}\nroutes:\n  \
+         - {{ match: {{ path: / }}, policy: open, upstream: \"http://127.0.0.1:{}\" }}\n",
+        upstream.port
+    );
+    let ours = sekisho(dir.path(), &config, "LISTEN");
+    let http = format!(
+        "{ZONE}\nupstream up {{ server 127.0.0.1:{}; keepalive 64; keepalive_requests 1000000000; }}",
+        upstream.port
+    );
+    let server = format!(
+        "location / {{ {LIMIT} proxy_http_version 1.1; proxy_set_header Connection ''; proxy_pass http://up; }}"
+    );
+    let nginx = nginx(dir.path(), &http, &server);
+    let load = get("/");
+    let before = ours.rss();
+    let figures = contest(&[(&nginx, &load), (&ours, &load), (&upstream, &load)], || ());
+    let names = ["nginx, proxy_pass and limit_req", "sekisho", "the upstream alone"];
+    table("proxying to a local nginx under one rule", &names, &figures);
+    println!("\nMemory of sekisho before and after: {before:.1} and {:.1} MiB", ours.rss());
+    // Half of what the gateway can do.
+    let pace = median(&figures[1].rates) / 2.0;
+    let half = Load { pace: Some(pace), lasts: Duration::from_secs(2), ..get("/") };
+    let mut added = Vec::new();
+    println!(
+        "\n| p99 at {pace:.0} requests/s, ms | upstream alone | through sekisho | through nginx |\n|---|---|---|---|"
+    );
+    for round in 1..=5 {
+        let p99 = |server: &Server| half.run(server.port).percentile(99.0).as_secs_f64() * 1_000.0;
+        let (alone, through, theirs) = (p99(&upstream), p99(&ours), p99(&nginx));
+        let ms = |value: f64| ("", format!("{value:.2}"));
+        row(&format!("round {round}"), &[ms(alone), ms(through), ms(theirs)]);
+        added.push(through - alone);
+    }
+    println!("\nAdded by sekisho, median: {:.2} ms", median(&added));
+}
+
+fn footprint(dir: &TempDir) {
+    let config = "listen: LISTEN\napi: API\n";
+    let starts: Vec<f64> =
+        (0..15).map(|_| sekisho(dir.path(), config, "LISTEN").took.as_secs_f64() * 1_000.0).collect();
+    let config =
+        format!("listen: LISTEN\napi: API\ngrpc: off\npolicies: {{ open: {{ rules: [{OPEN}] }} }}\nroutes: []\n");
+    let server = sekisho(dir.path(), &config, "API");
+    let idle = server.rss();
+    let body = |i: usize| {
+        let checks: Vec<String> =
+            (0..500).map(|j| format!(r#"{{"policy":"open","subject":"subject-{:08}"}}"#, i * 500 + j)).collect();
+        format!(r#"{{"checks":[{}]}}"#, checks.join(","))
+    };
+    // One connection that sends every body once.
+    let bodies: Vec<String> = (0..200).map(body).collect();
+    let load = Load { connections: 1, ..post("/v1/check/batch", bodies.into_iter()) };
+    let rounds = (0..20).map(|_| load.run(server.port).done).scan(0, |sum, done| {
+        Some({
+            *sum += done;
+            *sum
+        })
+    });
+    rounds.take_while(|sent| *sent < 200).for_each(drop);
+    let after = server.rss();
+    println!("\n| idle RSS, MiB | more after 100k subjects, MiB | start-up, ms (median of 15) |\n|---|---|---|");
+    println!("| {idle:.1} | {:.1} | {:.1} |", after - idle, median(&starts));
+}
