@@ -20,7 +20,8 @@ struct PolicyMeters {
     allowed: Counter,
     denied: Counter,
     shadow_denied: Counter,
-    failed: Counter,
+    failed_open: Counter,
+    failed_closed: Counter,
     reserved: Counter,
     window: Histogram,
 }
@@ -34,7 +35,8 @@ impl Meters {
                 allowed: outcome("allow"),
                 denied: outcome("deny"),
                 shadow_denied: outcome("shadow_deny"),
-                failed: outcome("error_closed"),
+                failed_open: outcome("error_open"),
+                failed_closed: outcome("error_closed"),
                 reserved: counter!("sekisho_reservations_total", "policy" => name.to_owned()),
                 window: histogram!("sekisho_window_requests", "policy" => name.to_owned()),
             }
@@ -57,6 +59,9 @@ impl Meters {
         match decided {
             Ok(decision) => {
                 self.duration.record(seconds);
+                if decision.degraded.is_some() {
+                    self.errors[0].increment(1);
+                }
                 decision.charges.iter().for_each(|charge| self.charged(decision, charge));
             }
             // The caller's mistake is no decision.
@@ -64,7 +69,9 @@ impl Meters {
             Err(error) => {
                 self.duration.record(seconds);
                 self.failed(error);
-                policies.filter_map(|name| self.policies.get(name)).for_each(|meters| meters.failed.increment(1));
+                policies
+                    .filter_map(|name| self.policies.get(name))
+                    .for_each(|meters| meters.failed_closed.increment(1));
             }
         }
     }
@@ -72,6 +79,7 @@ impl Meters {
     fn charged(&self, decision: &Decision, charge: &ChargeOutcome) {
         let Some(meters) = self.policies.get(charge.policy.name()) else { return };
         let outcome = match (charge.policy.mode(), charge.within_limits()) {
+            _ if decision.degraded.is_some() => &meters.failed_open,
             (Mode::Shadow, false) => &meters.shadow_denied,
             _ if decision.allowed => &meters.allowed,
             _ => &meters.denied,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::decision::{Decision, Ended};
 use super::engine::settle_by;
+use super::fallback::end_of_unbacked;
 use super::policy::Cost;
 use super::reservation::ReservationId;
 use super::store::{End, EndHow, LimitStore, Target};
@@ -87,7 +88,8 @@ impl Admission {
     async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
         self.on_drop = Some(how.clone());
         let end = End { tag: self.id.tag, targets: self.targets.clone(), how };
-        let outcome = self.store.end(&end).await?;
+        let answer = self.store.end(&end).await;
+        let outcome = if self.id.is_unbacked { end_of_unbacked(&end, answer)? } else { answer? };
         self.on_drop = None;
         Ok(Ended::of(&end.targets, &outcome))
     }
