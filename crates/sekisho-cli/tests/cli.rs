@@ -166,10 +166,12 @@ fn config_check_prints_the_policies() {
     for cell in ["policy", "demo", "minute", "fixed_window", "1m", "budget", "100000 (burst 20000)", "1h", "tokens"] {
         assert!(out.contains(cell), "{cell} in\n{out}");
     }
-    let (code, out, _) = run(&["config", "check", &example("vision"), "--json"]);
+    let (code, out, _) = run(&["config", "check", &example("vision-gateway"), "--json"]);
     let parsed: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &parsed["policies"][0]["rules"][1]["zone"]), (0, &json!("Asia/Tokyo")));
-    assert_eq!(run(&["config", "check", &example("hourly")]).0, 0);
+    for name in ["ai-micro", "fixed-window"] {
+        assert_eq!(run(&["config", "check", &example(name)]).0, 0);
+    }
     assert_eq!(run(&["config", "check", "no-such-file.yaml"]).0, 2);
 }
 
