@@ -196,6 +196,7 @@ async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
             Err(Error::Unavailable { .. }) => Timestamp::from_micros((unix_seconds() * 1e6) as u64),
             looked => looked?.0,
         };
+        app.gate.note(&rule.policy, false);
         (at, blocked(at, rule.unit))
     } else {
         let fails_open = rule.policy.on_failure_or(app.config.store.on_failure) == OnFailure::Open;
@@ -226,7 +227,11 @@ impl Count {
     async fn decide(&self, gate: &Gate) -> Result<Option<(Timestamp, RuleOutcome)>, Error> {
         match self.hits {
             Hits::Take(hits) => self.take(gate, hits).await,
-            Hits::Look => self.look(gate).await.map(exhausted).map(Some),
+            Hits::Look => {
+                let (at, figures) = self.look(gate).await.map(exhausted)?;
+                gate.note(&self.rule.policy, figures.denied_until.is_none());
+                Ok(Some((at, figures)))
+            }
             Hits::GiveBack(hits) => {
                 let (policy, subject) = (self.rule.policy.name(), self.subject.clone());
                 let decision = self.limits(gate).grant(policy, subject, None, &Cost::requests(hits)?).await?;
@@ -246,6 +251,7 @@ impl Count {
             Err(Error::Invalid(_)) if hits > 1 => {
                 let (at, mut figures) = self.look(gate).await?;
                 figures.denied_until = Some(figures.reset_at);
+                gate.note(&self.rule.policy, false);
                 (at, figures)
             }
             Err(error) => return Err(error),
@@ -257,10 +263,13 @@ impl Count {
         Ok(Some((at, figures)))
     }
 
-    /// A limit that the request brought along is none that the gate knows, or has meters for.
+    /// A limit that the request brought along is none that the gate knows. It is counted if it stands for one that is.
     async fn check(&self, gate: &Gate, hits: u64) -> Result<Decision, Error> {
         if let Some(own) = &self.rule.own {
-            return own.check(&[self.charge(hits)?]).await;
+            let decision = own.check(&[self.charge(hits)?]).await?;
+            let is_within = decision.charges.iter().all(ChargeOutcome::within_limits);
+            gate.note(&self.rule.policy, is_within);
+            return Ok(decision);
         }
         let who = Who::Subject { subject: self.subject.as_str().to_owned(), endpoint: None };
         let policy = self.rule.policy.name().to_owned();
