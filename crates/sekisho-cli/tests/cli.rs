@@ -35,9 +35,13 @@ struct Serving {
 
 impl Serving {
     fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::logging(args, variables, Stdio::null())
+    }
+
+    fn logging(args: &[&str], variables: &[(&str, &str)], log: Stdio) -> Self {
         let mut command = sekisho(&["serve", "--listen", "127.0.0.1:0", "--api", "127.0.0.1:0"]);
         let command = command.args(args).envs(variables.iter().copied());
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let welcome: Vec<String> = (0..6).map(|_| lines.next().unwrap().unwrap()).collect();
         let url = |line: &str| line.split_whitespace().last().unwrap().to_owned();
@@ -100,6 +104,30 @@ fn a_token_goes_along() {
 }
 
 #[test]
+fn an_outage_is_logged_when_it_begins_and_not_for_every_request() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    let store = "store: { url: 'redis://:hunter2@127.0.0.1:1', on_failure: open }";
+    let policy = "policies: { p: { subject: ip, rules: [{ algorithm: fixed_window, limit: 1, window: 60s }] } }";
+    let route = "routes: [{ match: { path: / }, policy: p, respond: {} }]";
+    std::fs::write(&file, format!("{store}\n{policy}\n{route}\n")).unwrap();
+    let log = folder.path().join("log");
+    let mut serving =
+        Serving::logging(&["--config", file.to_str().unwrap()], &[], std::fs::File::create(&log).unwrap().into());
+    for _ in 0..20 {
+        let reply = ureq::get(&serving.gateway).call().unwrap();
+        assert_eq!((reply.status().as_u16(), &reply.headers()["x-sekisho-degraded"]), (200, &"open".parse().unwrap()));
+    }
+    Command::new("kill").args(["-TERM", &serving.child.id().to_string()]).status().unwrap();
+    serving.child.wait().unwrap();
+    let log = std::fs::read_to_string(log).unwrap();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
+    assert_eq!(warnings.len(), 2, "{log}");
+    assert!(warnings[0].contains("starting without the store") && warnings[1].contains("does not answer"), "{log}");
+    assert!(!log.contains("hunter2"), "{log}");
+}
+
+#[test]
 fn it_stops_when_told() {
     let mut serving = Serving::start(&[], &[]);
     let pid = serving.child.id().to_string();
@@ -138,10 +166,12 @@ fn config_check_prints_the_policies() {
     for cell in ["policy", "demo", "minute", "fixed_window", "1m", "budget", "100000 (burst 20000)", "1h", "tokens"] {
         assert!(out.contains(cell), "{cell} in\n{out}");
     }
-    let (code, out, _) = run(&["config", "check", &example("vision"), "--json"]);
+    let (code, out, _) = run(&["config", "check", &example("vision-gateway"), "--json"]);
     let parsed: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &parsed["policies"][0]["rules"][1]["zone"]), (0, &json!("Asia/Tokyo")));
-    assert_eq!(run(&["config", "check", &example("hourly")]).0, 0);
+    for name in ["ai-micro", "fixed-window"] {
+        assert_eq!(run(&["config", "check", &example(name)]).0, 0);
+    }
     assert_eq!(run(&["config", "check", "no-such-file.yaml"]).0, 2);
 }
 

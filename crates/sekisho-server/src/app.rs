@@ -27,15 +27,20 @@ pub(crate) struct App {
 
 impl App {
     pub(crate) fn new(config: Config, backend: Backend) -> Result<Arc<Self>, StartError> {
-        Self::with(config, backend, Arc::default())
+        Self::with(config, backend, Arc::default(), None)
     }
 
     /// Another configuration over the same store.
     pub(crate) fn under(&self, config: Config) -> Result<Arc<Self>, StartError> {
-        Self::with(config, self.backend.clone(), Arc::clone(&self.metrics))
+        Self::with(config, self.backend.clone(), Arc::clone(&self.metrics), Some(&self.gate))
     }
 
-    fn with(config: Config, backend: Backend, metrics: Arc<Metrics>) -> Result<Arc<Self>, StartError> {
+    fn with(
+        config: Config,
+        backend: Backend,
+        metrics: Arc<Metrics>,
+        before: Option<&Gate>,
+    ) -> Result<Arc<Self>, StartError> {
         let own = config.policies.iter().map(|policy| &policy.policy);
         let policies = own.chain(config.domains.iter().flat_map(Domain::policies)).cloned().collect();
         let limits = Limits::new(policies, Arc::clone(&backend.limits))
@@ -47,7 +52,10 @@ impl App {
             }
         }
         let upstreams = Upstreams::new(&config.routes)?;
-        let gate = metrics.collect(|| Gate::new(limits, subjects, backend.kind));
+        let mut gate = metrics.collect(|| Gate::new(limits, subjects, backend.kind));
+        if let Some(before) = before {
+            gate = gate.in_place_of(before);
+        }
         Ok(Arc::new(Self { gate, config, upstreams, backend, metrics }))
     }
 

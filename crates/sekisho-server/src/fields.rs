@@ -15,8 +15,14 @@ use crate::respond::retry_after_seconds;
 /// The largest integer a structured field can hold.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
+/// Who decided, where the store did not.
+pub(crate) const DEGRADED: HeaderName = HeaderName::from_static("x-sekisho-degraded");
+
 /// Adds what `style` asks for. A policy in shadow mode says nothing: a client must not slow down for it.
 pub(crate) fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
+    if let Some(degraded) = decision.degraded {
+        headers.insert(DEGRADED, HeaderValue::from_static(degraded.as_str()));
+    }
     let Some((charge, index)) = decision.binding().filter(|(charge, _)| charge.policy.mode() == Mode::Enforce) else {
         return;
     };
@@ -54,6 +60,7 @@ pub(crate) fn merge(headers: &mut HeaderMap, style: HeaderStyle, decision: &Deci
     let theirs = headers.clone();
     const LISTS: [&str; 2] = ["ratelimit-policy", "ratelimit"];
     LISTS.iter().for_each(|name| drop(headers.remove(*name)));
+    headers.remove(DEGRADED);
     add(headers, style, decision);
     for name in LISTS {
         for value in theirs.get_all(name) {

@@ -116,6 +116,7 @@ impl fmt::Debug for Metrics {
 }
 
 pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
+    app.gate.upkeep();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.handle.render()).into_response()
 }
 

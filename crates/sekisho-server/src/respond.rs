@@ -59,8 +59,9 @@ impl Problem {
                     .with_member("field", "reservation")
             }
             Error::Unavailable { .. } => {
-                // The reason can name hosts and keys: it is for the log, not for callers.
-                tracing::warn!(%error, "the store did not answer");
+                // The reason can name hosts and keys: it is for the log, not for callers. That an outage began is logged
+                // once, where it is noticed.
+                tracing::debug!(%error, "the store did not answer");
                 let detail = "the store did not answer; try again";
                 let kind = "urn:sekisho:problem:store-unavailable";
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, "The store did not answer", detail)

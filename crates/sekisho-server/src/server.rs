@@ -164,7 +164,9 @@ async fn upkeep(live: &Live) {
     let mut due = tokio::time::interval(metrics::UPKEEP);
     loop {
         due.tick().await;
-        live.app().metrics.upkeep();
+        let app = live.app();
+        app.gate.upkeep();
+        app.metrics.upkeep();
     }
 }
 

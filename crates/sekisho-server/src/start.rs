@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sekisho::backend::{Backend, BackendKind};
-use sekisho::limits::RedisStore;
+use sekisho::clock::SystemClock;
+use sekisho::limits::{Fallback, RedisStore};
 
 use crate::config::Config;
 
@@ -14,7 +15,7 @@ use crate::config::Config;
 pub enum StartError {
     #[error("{0}")]
     Policy(String),
-    #[error("the store {url} is not available: {reason}")]
+    #[error("the store {url} cannot be used: {reason}")]
     Store { url: String, reason: String },
     #[error("cannot listen on {address} ({name}): {error}")]
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
@@ -34,16 +35,20 @@ pub enum StartError {
     OpenGrpc(SocketAddr),
 }
 
-/// Opens what the configuration names: memory, or a Redis.
+/// Opens what the configuration names: memory, or a Redis. A Redis that does not answer yet keeps nothing from starting:
+/// `/readyz` says so, and it is tried again until it does.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let Some(url) = &config.store.url else {
         return Ok(Backend::memory(config.memory));
     };
-    let store = RedisStore::connect(url.expose(), config.store.timeout, None).await.map_err(|error| {
-        // The error is the client library's, and could quote the URL it was given.
-        let reason = error.to_string().replace(url.expose(), &url.to_string());
-        StartError::Store { url: url.to_string(), reason }
-    })?;
+    // The error is the client library's, and could quote the URL it was given.
+    let reason = |error: sekisho::Error| error.to_string().replace(url.expose(), &url.to_string());
+    let started = RedisStore::start(url.expose(), config.store.timeout, None).await;
+    let (store, first) = started.map_err(|error| StartError::Store { url: url.to_string(), reason: reason(error) })?;
+    if let Err(error) = first {
+        tracing::warn!(store = %url, reason = reason(error), "starting without the store; it is tried again");
+    }
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
-    Ok(Backend { limits: Arc::new(store), kind })
+    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::new(SystemClock::start()));
+    Ok(Backend { limits: Arc::new(limits), kind })
 }

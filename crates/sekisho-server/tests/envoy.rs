@@ -398,6 +398,29 @@ fn operators_see_what_envoy_counts() {
     let counted = server.get("/metrics").text;
     let line = counted.lines().find(|line| line.contains(name) && line.contains("outcome=\"allow\""));
     assert!(line.is_some_and(|line| line.ends_with(" 1")), "{counted}");
+    // A look stands before a request and a block refuses it; a limit that comes along counts where it stands for another.
+    // Giving back decides nothing.
+    let asked = |key: &str, value: &str, more: serde_json::Value| {
+        let mut descriptor = json!({ "entries": [{ "key": key, "value": value }] });
+        descriptor.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/json", json!({ "domain": "edge", "descriptors": [descriptor] })).status
+    };
+    assert_eq!(asked("user", "c", json!({ "hitsAddend": 0 })), 200);
+    assert_eq!(asked("user", "c", json!({ "hitsAddend": 6 })), 429);
+    assert_eq!(asked("user", "c", json!({ "hitsAddend": 0 })), 429);
+    assert_eq!(asked("user", "d", json!({ "limit": { "requestsPerUnit": 2, "unit": "MINUTE" } })), 200);
+    assert_eq!(asked("user", "d", json!({ "limit": { "requestsPerUnit": 2, "unit": "DAY" } })), 200);
+    assert_eq!(asked("user", "d", json!({ "hitsAddend": 1, "isNegativeHits": true })), 200);
+    assert_eq!(asked("user", "robot-1", json!({})), 429);
+    let counted = server.get("/metrics").text;
+    let decisions = |name: &str, outcome: &str| {
+        let label = format!("outcome=\"{outcome}\"");
+        let line = counted.lines().find(|line| line.contains(name) && line.contains(&label)).unwrap();
+        line.rsplit(' ').next().unwrap().to_owned()
+    };
+    assert_eq!((decisions(name, "allow"), decisions(name, "deny")), ("3".to_owned(), "2".to_owned()));
+    let robots = names.iter().find(|name| name.contains("robot")).unwrap_or_else(|| panic!("{names:?}"));
+    assert_eq!((decisions(robots, "allow"), decisions(robots, "deny")), ("0".to_owned(), "1".to_owned()));
     server.post("/v1/reset", json!({ "policy": name, "subject": "user=a%2Cb" })).expect(200);
     assert_eq!(server.counted(name, "user=a%252Cb"), (0, 0));
 }

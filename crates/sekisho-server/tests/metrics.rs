@@ -3,8 +3,11 @@
 
 mod support;
 
+use sekisho_server::config::Config;
+use sekisho_testkit::RedisServer;
 use serde_json::json;
-use support::TestServer;
+use support::upstream::Upstream;
+use support::{TestServer, until};
 
 const CONFIG: &str = r#"
 policies:
@@ -54,6 +57,83 @@ fn decisions_and_answers_are_counted_without_naming_anybody() {
     assert_eq!(value(text, "sekisho_window_requests_bucket", &["policy=\"demo\"", "le=\"1\""]), Some(2.0));
     assert_eq!(value(text, "sekisho_build_info", &[env!("CARGO_PKG_VERSION")]), Some(1.0));
     assert!(!text.contains("canary") && !text.contains("127.0.0.1"), "{text}");
+}
+
+/// Open and expired of `demo`.
+fn reservations(server: &TestServer) -> (f64, f64) {
+    let text = server.get("/metrics").text;
+    let of = |name: &str| value(&text, name, &["policy=\"demo\""]).unwrap_or_else(|| panic!("{text}"));
+    (of("sekisho_reservations_open"), of("sekisho_reservations_expired_total"))
+}
+
+fn reserve(server: &TestServer, more: serde_json::Value) -> serde_json::Value {
+    let mut body = json!({ "policy": "demo", "subject": "s" });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({ "reservation": server.post("/v1/reserve", body).expect(200)["reservation"] })
+}
+
+const RESERVING: &str = r#"
+policies:
+  demo: { subject: ip, rules: [{ algorithm: concurrency, limit: 100 }] }
+routes:
+  - { match: { path: "/{*rest}" }, policy: demo, upstream: "http://UPSTREAM" }
+"#;
+
+/// What is open goes up and down with every way in which a reservation begins and ends.
+fn assert_open_is_exact(server: &TestServer, upstream: &mut Upstream) {
+    assert_eq!(reservations(server), (0.0, 0.0));
+    let (settled, released) = (reserve(server, json!({})), reserve(server, json!({})));
+    let twice = json!({ "idempotency_key": "k" });
+    let (once, again) = (reserve(server, twice.clone()), reserve(server, twice));
+    assert_eq!((&once, reservations(server)), (&again, (3.0, 0.0)));
+    server.post("/v1/settle", &settled).expect(200);
+    server.post("/v1/settle", &settled).expect(200);
+    assert_eq!(reservations(server), (2.0, 0.0));
+    // Another configuration knows what is open under the one before.
+    server.handle.reload(server.handle.config()).unwrap();
+    assert_eq!(reservations(server), (2.0, 0.0));
+    server.post("/v1/release", &released).expect(200);
+    server.post("/v1/release", &once).expect(200);
+    assert_eq!(reservations(server), (0.0, 0.0));
+
+    // The gateway holds one until the answer's last byte.
+    std::thread::scope(|scope| {
+        let streaming = scope.spawn(|| server.gateway("GET", "/stream", &[]).text);
+        until(|| reservations(server) == (1.0, 0.0));
+        upstream.send("part");
+        drop(upstream.parts.take());
+        assert_eq!(streaming.join().unwrap(), "part");
+    });
+    until(|| reservations(server) == (0.0, 0.0));
+    assert_eq!(server.gateway("GET", "/status/500", &[]).status, 500);
+    until(|| reservations(server) == (0.0, 0.0));
+
+    // A caller that never comes back.
+    let lost = reserve(server, json!({ "lease_ms": 200 }));
+    until(|| reservations(server) == (0.0, 1.0));
+    server.post("/v1/release", &lost);
+    assert_eq!(reservations(server), (0.0, 1.0), "it has ended once");
+}
+
+#[test]
+fn open_reservations_go_up_and_down() {
+    let mut upstream = Upstream::start();
+    let config = RESERVING.replace("UPSTREAM", &upstream.address.to_string());
+    assert_open_is_exact(&TestServer::start(&config), &mut upstream);
+}
+
+#[test]
+fn open_reservations_go_up_and_down_on_redis() {
+    let (redis, mut upstream) = (RedisServer::start(), Upstream::start());
+    let store = format!("store: {{ url: \"{}\", timeout: 5s, on_failure: open }}", redis.url());
+    let config = format!("{store}\n{}", RESERVING.replace("UPSTREAM", &upstream.address.to_string()));
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &config).unwrap());
+    assert_open_is_exact(&server, &mut upstream);
+    redis.kill9();
+    let unbacked = reserve(&server, json!({}));
+    assert_eq!(reservations(&server), (0.0, 1.0), "nothing is held");
+    server.post("/v1/settle", &unbacked).expect(200);
+    assert_eq!(reservations(&server), (0.0, 1.0));
 }
 
 #[test]

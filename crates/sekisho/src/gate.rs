@@ -9,7 +9,7 @@ use crate::clock::Stopwatch;
 use crate::error::{Error, Invalid};
 use crate::identity::{Facts, SubjectSpec};
 use crate::key::{Endpoint, Subject};
-use crate::limits::{Charge, Cost, Decision, Ended, Limits, ReservationId, ReserveOptions, Reserved};
+use crate::limits::{Charge, Cost, Decision, Ended, Limits, Policy, ReservationId, ReserveOptions, Reserved};
 use crate::meters::Meters;
 
 /// One thing a request asks for.
@@ -41,6 +41,25 @@ impl Gate {
     pub fn new(limits: Limits, subjects: HashMap<String, SubjectSpec>, backend: BackendKind) -> Self {
         let meters = Meters::new(&limits, backend.as_str());
         Self { limits, subjects, meters }
+    }
+
+    /// Takes the place of `other`, on the same store and the same recorder: reservations that are open there are open here.
+    #[must_use]
+    pub fn in_place_of(mut self, other: &Self) -> Self {
+        self.meters.share_open(&other.meters);
+        self
+    }
+
+    /// Leases run out without a word: this brings the meters of open reservations to now. To be called before meters are
+    /// read, and now and then.
+    pub fn upkeep(&self) {
+        self.meters.end_leases();
+    }
+
+    /// Counts what a door has decided by itself, from figures that it looked at. A policy that the gate does not know is not
+    /// counted.
+    pub fn note(&self, policy: &Policy, is_within_limits: bool) {
+        self.meters.noted(policy, is_within_limits);
     }
 
     pub fn limits(&self) -> &Limits {
@@ -89,27 +108,31 @@ impl Gate {
     pub async fn reserve(&self, asks: &[Ask], options: &ReserveOptions) -> Result<Reserved, Error> {
         let charges = self.identify_all(asks)?;
         let watch = Stopwatch::start();
-        let reserved = self.limits.reserve(&charges, options).await;
+        let mut reserved = self.limits.reserve(&charges, options).await;
         let decision = match &reserved {
             Ok(Reserved::Admitted(admission)) => Ok(admission.decision()),
             Ok(Reserved::Denied(decision)) => Ok(decision),
             Err(error) => Err(error),
         };
         self.meters.decided(names(&charges), decision, watch.seconds());
-        if let Ok(Reserved::Admitted(admission)) = &reserved {
-            self.meters.reserved(admission.decision());
+        if let Ok(Reserved::Admitted(admission)) = &mut reserved {
+            self.meters.reserved(admission);
         }
         reserved
     }
 
     /// Settle with what it really cost.
     pub async fn settle(&self, id: &ReservationId, actual: &Cost) -> Result<Ended, Error> {
-        self.limits.settle(id, actual).await
+        let ended = self.limits.settle(id, actual).await?;
+        self.meters.ended(id, &ended);
+        Ok(ended)
     }
 
     /// Give back: the call was not made, or failed.
     pub async fn release(&self, id: &ReservationId) -> Result<Ended, Error> {
-        self.limits.release(id).await
+        let ended = self.limits.release(id).await?;
+        self.meters.ended(id, &ended);
+        Ok(ended)
     }
 
     fn identify_all(&self, asks: &[Ask]) -> Result<Vec<Charge>, Error> {

@@ -77,6 +77,7 @@ pub mod identity;
 pub mod key;
 pub mod limits;
 mod meters;
+mod open;
 pub mod store;
 
 pub use error::{Error, Invalid};

@@ -3,25 +3,33 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
-use metrics::{Counter, Histogram, counter, describe_counter, describe_histogram, histogram};
+use metrics::{
+    Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 use crate::error::Error;
-use crate::limits::{ChargeOutcome, Decision, Limits, Mode};
+use crate::limits::{Admission, ChargeOutcome, Decision, Ended, Ending, Limits, Mode, Policy, ReservationId};
+use crate::open::OpenReservations;
 
 /// Made once, when the recorder is known, so that no label is put together on a request's way.
 pub(crate) struct Meters {
-    policies: HashMap<String, PolicyMeters>,
+    policies: HashMap<String, Arc<PolicyMeters>>,
     duration: Histogram,
     errors: [Counter; 2],
+    open: Arc<OpenReservations>,
 }
 
-struct PolicyMeters {
+pub(crate) struct PolicyMeters {
     allowed: Counter,
     denied: Counter,
     shadow_denied: Counter,
-    failed: Counter,
+    failed_open: Counter,
+    failed_closed: Counter,
     reserved: Counter,
+    pub(crate) open: Gauge,
+    pub(crate) expired: Counter,
     window: Histogram,
 }
 
@@ -30,20 +38,25 @@ impl Meters {
         describe();
         let of = |name: &str| {
             let outcome = |outcome: &'static str| counter!("sekisho_decisions_total", "policy" => name.to_owned(), "outcome" => outcome);
-            PolicyMeters {
+            let policy = || name.to_owned();
+            Arc::new(PolicyMeters {
                 allowed: outcome("allow"),
                 denied: outcome("deny"),
                 shadow_denied: outcome("shadow_deny"),
-                failed: outcome("error_closed"),
-                reserved: counter!("sekisho_reservations_total", "policy" => name.to_owned()),
-                window: histogram!("sekisho_window_requests", "policy" => name.to_owned()),
-            }
+                failed_open: outcome("error_open"),
+                failed_closed: outcome("error_closed"),
+                reserved: counter!("sekisho_reservations_total", "policy" => policy()),
+                open: gauge!("sekisho_reservations_open", "policy" => policy()),
+                expired: counter!("sekisho_reservations_expired_total", "policy" => policy()),
+                window: histogram!("sekisho_window_requests", "policy" => policy()),
+            })
         };
         let error = |kind: &'static str| counter!("sekisho_backend_errors_total", "backend" => backend, "kind" => kind);
         Self {
             policies: limits.policies().map(|policy| (policy.name().to_owned(), of(policy.name()))).collect(),
             duration: histogram!("sekisho_decision_duration_seconds", "backend" => backend),
             errors: [error("unavailable"), error("corrupt")],
+            open: Arc::default(),
         }
     }
 
@@ -57,6 +70,9 @@ impl Meters {
         match decided {
             Ok(decision) => {
                 self.duration.record(seconds);
+                if decision.degraded.is_some() {
+                    self.errors[0].increment(1);
+                }
                 decision.charges.iter().for_each(|charge| self.charged(decision, charge));
             }
             // The caller's mistake is no decision.
@@ -64,7 +80,9 @@ impl Meters {
             Err(error) => {
                 self.duration.record(seconds);
                 self.failed(error);
-                policies.filter_map(|name| self.policies.get(name)).for_each(|meters| meters.failed.increment(1));
+                policies
+                    .filter_map(|name| self.policies.get(name))
+                    .for_each(|meters| meters.failed_closed.increment(1));
             }
         }
     }
@@ -72,6 +90,7 @@ impl Meters {
     fn charged(&self, decision: &Decision, charge: &ChargeOutcome) {
         let Some(meters) = self.policies.get(charge.policy.name()) else { return };
         let outcome = match (charge.policy.mode(), charge.within_limits()) {
+            _ if decision.degraded.is_some() => &meters.failed_open,
             (Mode::Shadow, false) => &meters.shadow_denied,
             _ if decision.allowed => &meters.allowed,
             _ => &meters.denied,
@@ -84,10 +103,42 @@ impl Meters {
         }
     }
 
-    pub(crate) fn reserved(&self, decision: &Decision) {
-        for meters in decision.charges.iter().filter_map(|charge| self.policies.get(charge.policy.name())) {
-            meters.reserved.increment(1);
+    pub(crate) fn noted(&self, policy: &Policy, is_within_limits: bool) {
+        let Some(meters) = self.policies.get(policy.name()) else { return };
+        let outcome = match (policy.mode(), is_within_limits) {
+            (_, true) => &meters.allowed,
+            (Mode::Shadow, false) => &meters.shadow_denied,
+            (Mode::Enforce, false) => &meters.denied,
+        };
+        outcome.increment(1);
+    }
+
+    /// What `other` knows to be open is known here too.
+    pub(crate) fn share_open(&mut self, other: &Self) {
+        self.open = Arc::clone(&other.open);
+    }
+
+    pub(crate) fn reserved(&self, admission: &mut Admission) {
+        let decision = admission.decision();
+        let meters = || decision.charges.iter().filter_map(|charge| self.policies.get(charge.policy.name()));
+        meters().for_each(|meters| meters.reserved.increment(1));
+        // Nothing is behind it that could be open.
+        if decision.degraded.is_some() {
+            return;
         }
+        let (tag, lease) = (admission.id().tag.0, admission.expires_at().since(decision.at));
+        self.open.begin(tag, lease, meters().cloned());
+        let open = Arc::clone(&self.open);
+        admission.when_it_ends(move || open.end(&tag, false));
+    }
+
+    /// An end by id.
+    pub(crate) fn ended(&self, id: &ReservationId, ended: &Ended) {
+        self.open.end(&id.tag.0, ended.ending == Ending::Expired);
+    }
+
+    pub(crate) fn end_leases(&self) {
+        self.open.end_leases();
     }
 
     fn failed(&self, error: &Error) {
@@ -100,6 +151,8 @@ fn describe() {
     describe_counter!("sekisho_decisions_total", "Checks and reserves, by what came of them");
     describe_histogram!("sekisho_decision_duration_seconds", "Time that the store took to decide");
     describe_counter!("sekisho_reservations_total", "Reservations made");
+    describe_gauge!("sekisho_reservations_open", "Reservations of this process that have not ended");
+    describe_counter!("sekisho_reservations_expired_total", "Reservations of this process whose lease ran out");
     describe_histogram!("sekisho_window_requests", "What windows had counted after each decision: their distribution");
     describe_counter!("sekisho_backend_errors_total", "Decisions that the store failed to make");
 }

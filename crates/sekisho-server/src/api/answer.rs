@@ -18,6 +18,9 @@ pub(super) struct Answer<'a> {
     status: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed: Option<bool>,
+    /// Who decided where the store did not; there are no figures then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<&'static str>,
     #[serde(flatten)]
     one: Option<Charged<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,7 +67,8 @@ impl<'a> Answer<'a> {
     /// `listed`: the request had its charges in a list, so the answer has too.
     pub(super) fn to(decision: &'a Decision, listed: bool) -> Self {
         let retry_after_ms = decision.retry_after().map(millis);
-        Self { allowed: Some(decision.allowed), retry_after_ms, ..Self::figures(decision, listed) }
+        let degraded = decision.degraded.map(|degraded| degraded.as_str());
+        Self { allowed: Some(decision.allowed), degraded, retry_after_ms, ..Self::figures(decision, listed) }
     }
 
     /// The figures alone, where nothing was asked for.

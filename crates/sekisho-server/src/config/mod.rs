@@ -104,7 +104,7 @@ pub struct AuthConfig {
 pub struct StoreConfig {
     /// Memory if there is none.
     pub url: Option<StoreUrl>,
-    /// Takes effect later: until then a store that does not answer is an error for the caller.
+    /// For policies that say nothing themselves. `memory` takes effect later: until then it is `closed`.
     pub on_failure: OnFailure,
     pub timeout: Duration,
 }

@@ -1,9 +1,9 @@
 //! From outcomes to the answer: a status for each descriptor, one word for all, headers and a body. Pure.
 
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderValue};
 use axum::response::IntoResponse as _;
 use sekisho::clock::Timestamp;
-use sekisho::limits::{ChargeOutcome, Decision, Mode};
+use sekisho::limits::{ChargeOutcome, Decision, Degraded, Mode};
 
 use super::domain::Unit;
 use super::messages::{Code, CurrentLimit, DescriptorStatus, Header, RateLimitResponse, WholeSeconds};
@@ -16,6 +16,8 @@ use crate::respond::Problem;
 pub(super) enum Outcome {
     Free,
     Unlimited,
+    /// Let through because the store did not answer.
+    Degraded,
     Counted(Box<Counted>),
 }
 
@@ -31,7 +33,7 @@ pub(super) struct Counted {
 
 pub(super) fn response(outcomes: &[Outcome], style: HeaderStyle) -> RateLimitResponse {
     let is_over = is_over(outcomes);
-    let (headers, body) = match spoken_for(outcomes, is_over) {
+    let (mut headers, body) = match spoken_for(outcomes, is_over) {
         Some(decision) if is_over => denial(&decision, style),
         Some(decision) => {
             let mut headers = HeaderMap::new();
@@ -40,6 +42,9 @@ pub(super) fn response(outcomes: &[Outcome], style: HeaderStyle) -> RateLimitRes
         }
         None => (HeaderMap::new(), Vec::new()),
     };
+    if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Degraded)) {
+        headers.insert(fields::DEGRADED, HeaderValue::from_static(Degraded::Open.as_str()));
+    }
     RateLimitResponse {
         overall_code: code(is_over),
         statuses: outcomes.iter().map(status).collect(),
@@ -71,7 +76,7 @@ fn spoken_for(outcomes: &[Outcome], is_over: bool) -> Option<Decision> {
     };
     let at = spoken_for.iter().map(|counted| counted.at).max()?;
     let charges = spoken_for.into_iter().map(|counted| counted.charge.clone()).collect();
-    Some(Decision { allowed: !is_over, at, charges })
+    Some(Decision { allowed: !is_over, at, charges, degraded: None })
 }
 
 fn denial(decision: &Decision, style: HeaderStyle) -> (HeaderMap, Vec<u8>) {
@@ -88,7 +93,9 @@ fn header((name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)) ->
 
 fn status(outcome: &Outcome) -> DescriptorStatus {
     let (counted, figures) = match outcome {
-        Outcome::Free => return DescriptorStatus { code: code(false), ..DescriptorStatus::default() },
+        Outcome::Free | Outcome::Degraded => {
+            return DescriptorStatus { code: code(false), ..DescriptorStatus::default() };
+        }
         Outcome::Unlimited => {
             return DescriptorStatus { code: code(false), limit_remaining: u32::MAX, ..DescriptorStatus::default() };
         }
@@ -116,7 +123,7 @@ impl Outcome {
     fn counted(&self) -> Option<&Counted> {
         match self {
             Self::Counted(counted) => Some(counted),
-            Self::Free | Self::Unlimited => None,
+            Self::Free | Self::Unlimited | Self::Degraded => None,
         }
     }
 }
@@ -195,12 +202,23 @@ mod tests {
 
     #[test]
     fn statuses_say_what_is_known() {
-        let response = response(&[Outcome::Free, Outcome::Unlimited, outcome("!s", 20)], HeaderStyle::Both);
+        let outcomes = [Outcome::Free, Outcome::Unlimited, outcome("!s", 20)];
+        let response = response(&outcomes, HeaderStyle::Both);
         assert!(response.raw_body.is_empty() && response.response_headers_to_add.is_empty());
         let [free, unlimited, shadow] = response.statuses.as_slice() else { panic!("{response:?}") };
         assert_eq!((free.code, free.current_limit.as_ref()), (1, None));
         assert_eq!((unlimited.code, unlimited.limit_remaining), (1, u32::MAX));
         assert_eq!((shadow.code, shadow.limit_remaining), (1, 0));
         assert_eq!(shadow.duration_until_reset, Some(WholeSeconds { seconds: 20 }));
+    }
+
+    #[test]
+    fn what_nobody_decided_is_let_through_without_numbers() {
+        let response = response(&[Outcome::Degraded], HeaderStyle::Both);
+        assert_eq!((response.overall_code, response.statuses[0].current_limit.as_ref()), (1, None));
+        assert_eq!(response.statuses[0].duration_until_reset, None);
+        let [header] = response.response_headers_to_add.as_slice() else { panic!("{response:?}") };
+        assert_eq!((header.key.as_str(), header.value.as_str()), ("x-sekisho-degraded", "open"));
+        assert_eq!(super::response(&[Outcome::Degraded, outcome("!", 20)], HeaderStyle::None).overall_code, 2);
     }
 }

@@ -12,7 +12,8 @@ use sekisho::clock::Timestamp;
 use sekisho::gate::{self, Gate, Who};
 use sekisho::key::Subject;
 use sekisho::limits::{
-    Charge, ChargeOutcome, Cost, Decision, Limits, MAX_AMOUNT, Mode, Policy, ReserveOptions, Reserved, RuleOutcome,
+    Charge, ChargeOutcome, Cost, Decision, Limits, MAX_AMOUNT, Mode, OnFailure, Policy, ReserveOptions, Reserved,
+    RuleOutcome,
 };
 use sekisho::{Error, Invalid};
 
@@ -21,6 +22,7 @@ use super::domain::{Allowance, Domain, Limit, Unit, policy};
 use super::messages::{LimitOverride, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use super::subject::{override_name, subject};
 use crate::app::App;
+use crate::connection::unix_seconds;
 use crate::respond::Problem;
 
 /// Envoy sends a handful; each may be a call to the store.
@@ -158,8 +160,9 @@ fn overridden(
         _ => override_name(domain.name(), requests, unit),
     };
     let policy = policy(&name, requests, unit)?;
-    // In shadow mode the store compiles no script for it: every limit that comes along would leave one behind.
-    let asked = policy.clone().with_mode(Mode::Shadow);
+    // In shadow mode the store compiles no script for it: every limit that comes along would leave one behind. It is enforced
+    // all the same, also when the store is away.
+    let asked = policy.clone().with_mode(Mode::Shadow).with_on_failure(app.config.store.on_failure);
     let own_limits = app.gate.limits().beside(vec![asked])?;
     Ok(Counting {
         name: String::new(),
@@ -188,10 +191,22 @@ async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
     };
     let rule = &count.rule;
     let (at, figures) = if rule.requests == 0 {
-        let at = count.look(&app.gate).await?.0;
+        let at = match count.look(&app.gate).await {
+            // Nothing is left whether the store answers or not.
+            Err(Error::Unavailable { .. }) => Timestamp::from_micros((unix_seconds() * 1e6) as u64),
+            looked => looked?.0,
+        };
+        app.gate.note(&rule.policy, false);
         (at, blocked(at, rule.unit))
     } else {
-        count.decide(&app.gate).await?
+        let fails_open = rule.policy.on_failure_or(app.config.store.on_failure) == OnFailure::Open;
+        match count.decide(&app.gate).await {
+            Ok(Some(figures)) => figures,
+            Ok(None) => return Ok(Outcome::Degraded),
+            // A look has no answer but the store's. Here it stands before a request, which is not to be stopped.
+            Err(Error::Unavailable { .. }) if fails_open => return Ok(Outcome::Degraded),
+            Err(error) => return Err(error),
+        }
     };
     Ok(Outcome::Counted(Box::new(Counted {
         charge: ChargeOutcome {
@@ -208,14 +223,19 @@ async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
 }
 
 impl Count {
-    async fn decide(&self, gate: &Gate) -> Result<(Timestamp, RuleOutcome), Error> {
+    /// `None` where it was admitted because the store did not answer.
+    async fn decide(&self, gate: &Gate) -> Result<Option<(Timestamp, RuleOutcome)>, Error> {
         match self.hits {
             Hits::Take(hits) => self.take(gate, hits).await,
-            Hits::Look => self.look(gate).await.map(exhausted),
+            Hits::Look => {
+                let (at, figures) = self.look(gate).await.map(exhausted)?;
+                gate.note(&self.rule.policy, figures.denied_until.is_none());
+                Ok(Some((at, figures)))
+            }
             Hits::GiveBack(hits) => {
                 let (policy, subject) = (self.rule.policy.name(), self.subject.clone());
                 let decision = self.limits(gate).grant(policy, subject, None, &Cost::requests(hits)?).await?;
-                figures(&decision).map(exhausted)
+                figures(&decision).map(exhausted).map(Some)
             }
         }
     }
@@ -223,13 +243,15 @@ impl Count {
     /// Envoy's service counts what is over the limit as well. What was used is used: a model's tokens are reported when
     /// they are spent. So hits that do not fit are counted all the same while anything is left; afterwards counting on
     /// would change no answer.
-    async fn take(&self, gate: &Gate, hits: u64) -> Result<(Timestamp, RuleOutcome), Error> {
+    async fn take(&self, gate: &Gate, hits: u64) -> Result<Option<(Timestamp, RuleOutcome)>, Error> {
         let (at, mut figures) = match self.check(gate, hits).await {
+            Ok(decision) if decision.degraded.is_some() => return Ok(None),
             Ok(decision) => figures(&decision)?,
             // Elsewhere asking for more than a limit can ever give is a mistake; here it is over the limit like the rest.
             Err(Error::Invalid(_)) if hits > 1 => {
                 let (at, mut figures) = self.look(gate).await?;
                 figures.denied_until = Some(figures.reset_at);
+                gate.note(&self.rule.policy, false);
                 (at, figures)
             }
             Err(error) => return Err(error),
@@ -238,13 +260,16 @@ impl Count {
             self.overdraw(gate, hits).await?;
             figures.remaining = 0;
         }
-        Ok((at, figures))
+        Ok(Some((at, figures)))
     }
 
-    /// A limit that the request brought along is none that the gate knows, or has meters for.
+    /// A limit that the request brought along is none that the gate knows. It is counted if it stands for one that is.
     async fn check(&self, gate: &Gate, hits: u64) -> Result<Decision, Error> {
         if let Some(own) = &self.rule.own {
-            return own.check(&[self.charge(hits)?]).await;
+            let decision = own.check(&[self.charge(hits)?]).await?;
+            let is_within = decision.charges.iter().all(ChargeOutcome::within_limits);
+            gate.note(&self.rule.policy, is_within);
+            return Ok(decision);
         }
         let who = Who::Subject { subject: self.subject.as_str().to_owned(), endpoint: None };
         let policy = self.rule.policy.name().to_owned();

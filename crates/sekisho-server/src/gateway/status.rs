@@ -30,7 +30,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     let answers = match app.gate.limits().ping().await {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "the store did not answer");
+            tracing::debug!(%error, "the store did not answer");
             false
         }
     };

@@ -13,7 +13,7 @@ use sekisho::backend::Backend;
 use sekisho::clock::{ManualClock, Timestamp};
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
-use sekisho_server::{Addresses, Server, open_store};
+use sekisho_server::{Addresses, Handle, Server, open_store};
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -21,6 +21,7 @@ use tokio::sync::oneshot;
 pub(crate) struct TestServer {
     pub(crate) clock: ManualClock,
     pub(crate) addresses: Addresses,
+    pub(crate) handle: Handle,
     agent: ureq::Agent,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -87,7 +88,7 @@ impl TestServer {
             if has_grpc {
                 server = server.with_grpc(TcpListener::bind("127.0.0.1:0").await.unwrap()).unwrap();
             }
-            ready.send(server.addresses()).unwrap();
+            ready.send((server.addresses(), server.handle())).unwrap();
             server.run(async { drop(stopped.await) }).await;
         };
         let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -98,8 +99,8 @@ impl TestServer {
             .timeout_global(Some(Duration::from_secs(20)))
             .build()
             .into();
-        let addresses = addresses.recv().unwrap();
-        Self { clock, addresses, agent, stop: Some(stop), thread: Some(thread) }
+        let (addresses, handle) = addresses.recv().unwrap();
+        Self { clock, addresses, handle, agent, stop: Some(stop), thread: Some(thread) }
     }
 
     pub(crate) fn post(&self, path: &str, body: impl ToString) -> Reply {

@@ -1,9 +1,11 @@
 //! A held reservation as a value with one owner.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::decision::{Decision, Ended};
 use super::engine::settle_by;
+use super::fallback::end_of_unbacked;
 use super::policy::Cost;
 use super::reservation::ReservationId;
 use super::store::{End, EndHow, LimitStore, Target};
@@ -30,6 +32,16 @@ pub struct Admission {
     store: Arc<dyn LimitStore>,
     /// What a drop asks of the store.
     on_drop: Option<EndHow>,
+    /// Told when this value ends, unless its id lives on.
+    watcher: Option<Watcher>,
+}
+
+struct Watcher(Box<dyn FnOnce() + Send + Sync>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watcher")
+    }
 }
 
 impl Admission {
@@ -40,7 +52,11 @@ impl Admission {
         decision: Decision,
         store: Arc<dyn LimitStore>,
     ) -> Self {
-        Self { id, targets, expires_at, decision, store, on_drop: Some(EndHow::Release) }
+        Self { id, targets, expires_at, decision, store, on_drop: Some(EndHow::Release), watcher: None }
+    }
+
+    pub(crate) fn when_it_ends(&mut self, watcher: impl FnOnce() + Send + Sync + 'static) {
+        self.watcher = Some(Watcher(Box::new(watcher)));
     }
 
     pub fn id(&self) -> &ReservationId {
@@ -70,6 +86,7 @@ impl Admission {
     /// Leaves the reservation to whoever settles it by its id: the lease is all that watches over it now.
     pub fn into_id(mut self) -> ReservationId {
         self.on_drop = None;
+        self.watcher = None;
         self.id.clone()
     }
 
@@ -87,7 +104,8 @@ impl Admission {
     async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
         self.on_drop = Some(how.clone());
         let end = End { tag: self.id.tag, targets: self.targets.clone(), how };
-        let outcome = self.store.end(&end).await?;
+        let answer = self.store.end(&end).await;
+        let outcome = if self.id.is_unbacked { end_of_unbacked(&end, answer)? } else { answer? };
         self.on_drop = None;
         Ok(Ended::of(&end.targets, &outcome))
     }
@@ -102,6 +120,9 @@ impl Drop for Admission {
         if let Some(how) = self.on_drop.take() {
             let targets = std::mem::take(&mut self.targets);
             self.store.end_later(End { tag: self.id.tag, targets, how });
+        }
+        if let Some(watcher) = self.watcher.take() {
+            (watcher.0)();
         }
     }
 }

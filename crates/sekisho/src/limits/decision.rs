@@ -14,6 +14,24 @@ pub struct Decision {
     /// The instant it was decided for, on the store's clock.
     pub at: Timestamp,
     pub charges: Vec<ChargeOutcome>,
+    /// Set where the store did not decide. There are no figures then: the charges have no rules.
+    pub degraded: Option<Degraded>,
+}
+
+/// Who decided instead of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Degraded {
+    /// Nobody: it was admitted, by `on_failure: open`.
+    Open,
+}
+
+impl Degraded {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+        }
+    }
 }
 
 /// One charge of a decision.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::admission::{Admission, Reserved};
 use super::decision::{ChargeOutcome, Decision, Ended};
+use super::fallback::end_of_unbacked;
 use super::policy::{Cost, Policy, check_lease};
 use super::reservation::{Held, ReservationId, Tag};
 use super::rule::MAX_AMOUNT;
@@ -116,7 +117,7 @@ impl Limits {
         if !decision.allowed {
             return Ok(Reserved::Denied(decision));
         }
-        let id = ReservationId { tag, held };
+        let id = ReservationId { tag, held, is_unbacked: decision.degraded.is_some() };
         let targets = self.targets(&id)?;
         let expires_at = expires_at.unwrap_or(decision.at + lease);
         Ok(Reserved::Admitted(Admission::new(id, targets, expires_at, decision, Arc::clone(&self.store))))
@@ -126,12 +127,12 @@ impl Limits {
     pub async fn settle(&self, id: &ReservationId, actual: &Cost) -> Result<Ended, Error> {
         let targets = self.targets(id)?;
         let how = settle_by(&targets, actual)?;
-        self.end(End { tag: id.tag, targets, how }).await
+        self.end(id, End { tag: id.tag, targets, how }).await
     }
 
     /// Gives everything back.
     pub async fn release(&self, id: &ReservationId) -> Result<Ended, Error> {
-        self.end(End { tag: id.tag, targets: self.targets(id)?, how: EndHow::Release }).await
+        self.end(id, End { tag: id.tag, targets: self.targets(id)?, how: EndHow::Release }).await
     }
 
     /// Every rule of one policy for one subject.
@@ -207,8 +208,9 @@ impl Limits {
         Ok((expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken)))
     }
 
-    async fn end(&self, end: End) -> Result<Ended, Error> {
-        let outcome = self.store.end(&end).await?;
+    async fn end(&self, id: &ReservationId, end: End) -> Result<Ended, Error> {
+        let answer = self.store.end(&end).await;
+        let outcome = if id.is_unbacked { end_of_unbacked(&end, answer)? } else { answer? };
         Ok(Ended::of(&end.targets, &outcome))
     }
 
@@ -297,7 +299,12 @@ fn decision(targets: impl Iterator<Item = Target>, taken: Taken) -> Decision {
         endpoint: target.endpoint,
         rules,
     };
-    Decision { allowed: taken.allowed, at: taken.at, charges: targets.zip(taken.outcomes).map(outcome).collect() }
+    Decision {
+        allowed: taken.allowed,
+        at: taken.at,
+        charges: targets.zip(taken.outcomes).map(outcome).collect(),
+        degraded: taken.degraded,
+    }
 }
 
 fn check_key(key: &str) -> Result<&str, Invalid> {

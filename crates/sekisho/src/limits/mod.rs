@@ -9,6 +9,7 @@ pub(crate) mod algorithms;
 pub mod conformance;
 mod decision;
 mod engine;
+mod fallback;
 pub mod memory;
 mod period;
 mod policy;
@@ -20,8 +21,9 @@ mod rule;
 pub mod store;
 
 pub use admission::{Admission, Reserved};
-pub use decision::{ChargeOutcome, Decision, Ended, Ending, RuleOutcome};
+pub use decision::{ChargeOutcome, Decision, Degraded, Ended, Ending, RuleOutcome};
 pub use engine::{Charge, Limits, ReserveOptions};
+pub use fallback::Fallback;
 pub use jiff::tz::TimeZone;
 pub use memory::{Capacity, MemoryStore};
 pub use period::Period;

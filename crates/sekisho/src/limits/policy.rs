@@ -161,6 +161,12 @@ impl Policy {
         self.on_failure
     }
 
+    /// Who decides for this policy when the store does not. A policy in shadow mode that says nothing itself stops nobody.
+    pub fn on_failure_or(&self, of_the_store: OnFailure) -> OnFailure {
+        let default = if self.mode == Mode::Shadow { OnFailure::Open } else { of_the_store };
+        self.on_failure.unwrap_or(default)
+    }
+
     pub fn needs_endpoint(&self) -> bool {
         self.rules.iter().any(|rule| rule.key().is_some_and(|key| key.needs_endpoint()))
     }

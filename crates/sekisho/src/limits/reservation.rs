@@ -15,6 +15,8 @@ use crate::key::{Endpoint, Subject};
 pub struct ReservationId {
     pub(crate) tag: Tag,
     pub(crate) held: Vec<Held>,
+    /// Given while the store did not answer: most likely nothing is held.
+    pub(crate) is_unbacked: bool,
 }
 
 /// What distinguishes one reservation from another. Random, or made from the caller's idempotency key.
@@ -31,6 +33,8 @@ pub(crate) struct Held {
 
 impl ReservationId {
     const VERSION: u8 = 1;
+    /// The same, without a store behind it.
+    const UNBACKED: u8 = 2;
     /// Sixteen charges with the longest names make 24 KiB.
     const MAX_TEXT: usize = 32 * 1024;
 }
@@ -65,7 +69,7 @@ impl fmt::Debug for Tag {
 /// Version, tag, then each part with its length before it: nothing in a subject can pass for a separator.
 impl fmt::Display for ReservationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = vec![Self::VERSION];
+        let mut bytes = vec![if self.is_unbacked { Self::UNBACKED } else { Self::VERSION }];
         bytes.extend_from_slice(&self.tag.0);
         for held in &self.held {
             let endpoint = held.endpoint.as_ref().map_or("", Endpoint::as_str);
@@ -90,7 +94,7 @@ impl FromStr for ReservationId {
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| refuse())?;
         let (version, rest) = bytes.split_first().ok_or_else(refuse)?;
         let (tag, mut rest) = rest.split_at_checked(16).ok_or_else(refuse)?;
-        if *version != Self::VERSION || rest.is_empty() {
+        if ![Self::VERSION, Self::UNBACKED].contains(version) || rest.is_empty() {
             return Err(refuse());
         }
         let mut held = Vec::new();
@@ -110,7 +114,7 @@ impl FromStr for ReservationId {
         }
         let mut exact = [0; 16];
         exact.copy_from_slice(tag);
-        Ok(Self { tag: Tag(exact), held })
+        Ok(Self { tag: Tag(exact), held, is_unbacked: *version == Self::UNBACKED })
     }
 }
 
@@ -125,11 +129,11 @@ mod tests {
             subject: Subject::new(subject).unwrap(),
             endpoint: endpoint.map(|e| Endpoint::new(e).unwrap()),
         };
-        let id = ReservationId {
-            tag: Tag::random(),
-            held: vec![held("vision", "2001:db8::1", None), held("tokens", "関所", Some("/api"))],
-        };
-        assert_eq!(id.to_string().parse::<ReservationId>().unwrap(), id);
+        for is_unbacked in [false, true] {
+            let held = vec![held("vision", "2001:db8::1", None), held("tokens", "関所", Some("/api"))];
+            let id = ReservationId { tag: Tag::random(), held, is_unbacked };
+            assert_eq!(id.to_string().parse::<ReservationId>().unwrap(), id);
+        }
     }
 
     #[test]
@@ -141,7 +145,7 @@ mod tests {
             "AQ",
             &"A".repeat(40_000),
             "AQAAAAAAAAAAAAAAAAAAAAAA",
-            "AgAAAAAAAAAAAAAAAAAAAAAAAAF4AAF5AAA",
+            "AwAAAAAAAAAAAAAAAAAAAAAAAAF4AAF5AAA",
         ] {
             assert!(text.parse::<ReservationId>().is_err(), "{text}");
         }

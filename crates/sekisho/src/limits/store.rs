@@ -13,7 +13,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use super::decision::{Ending, RuleOutcome};
+use super::decision::{Degraded, Ending, RuleOutcome};
 use super::policy::{Amounts, Policy};
 use super::reservation::Tag;
 use crate::clock::Timestamp;
@@ -92,6 +92,8 @@ pub struct Taken {
     /// When the lease runs out, for a reservation that was made, now or by an earlier call with the same tag.
     pub expires_at: Option<Timestamp>,
     pub outcomes: Vec<Vec<RuleOutcome>>,
+    /// Set by whoever answers instead of a store: the lists of outcomes are empty then.
+    pub degraded: Option<Degraded>,
 }
 
 #[derive(Debug, Clone)]

@@ -212,6 +212,7 @@ impl MemoryStore {
             at: Timestamp::from_micros(now),
             expires_at: expires_at.map(Timestamp::from_micros),
             outcomes,
+            degraded: None,
         })
     }
 
@@ -268,7 +269,7 @@ impl MemoryStore {
         let free: Vec<Room> = vec![Room::Now; policy.rules().len()];
         let outcomes = vec![record.outcomes(policy, now, &free)];
         shard.store(print, policy, record, now, self.inner.bound)?;
-        Ok(Taken { allowed: true, at: Timestamp::from_micros(now), expires_at: None, outcomes })
+        Ok(Taken { allowed: true, at: Timestamp::from_micros(now), expires_at: None, outcomes, degraded: None })
     }
 
     #[expect(clippy::expect_used, reason = "`lock` took exactly the shards of the fingerprints of this call")]

@@ -163,6 +163,7 @@ impl Merged {
     }
 
     fn into_taken(self) -> Taken {
-        Taken { allowed: self.allowed, at: self.at, expires_at: self.expires_at, outcomes: self.outcomes }
+        let Self { allowed, at, expires_at, outcomes } = self;
+        Taken { allowed, at, expires_at, outcomes, degraded: None }
     }
 }

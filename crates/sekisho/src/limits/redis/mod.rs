@@ -47,9 +47,22 @@ impl RedisStore {
     /// Connects by a `redis://`, `rediss://` or `redis+cluster://` URL. No decision waits longer than `timeout`. A clock is
     /// for tests: without one, time is Redis's.
     pub async fn connect(url: &str, timeout: Duration, clock: Option<Arc<dyn Clock>>) -> Result<Self, Error> {
-        let redis = Redis::connect(url, Options { timeout, ..Options::default() }).await.map_err(unavailable)?;
+        let (store, first) = Self::start(url, timeout, clock).await?;
+        first.map(|()| store)
+    }
+
+    /// As [`connect`](Self::connect), but a Redis that does not answer yet is tried again in the background, for as long as
+    /// the store lives. Also returns how the first attempt went. Only a URL that cannot be used is an error.
+    pub async fn start(
+        url: &str,
+        timeout: Duration,
+        clock: Option<Arc<dyn Clock>>,
+    ) -> Result<(Self, Result<(), Error>), Error> {
+        let options = Options { timeout, ..Options::default() };
+        let (redis, first) = Redis::start(url, options).await.map_err(unavailable)?;
         let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::start()));
-        Ok(Self { redis, script: Arc::new(Script::new(SCRIPT)), clock, ahead: Arc::default() })
+        let store = Self { redis, script: Arc::new(Script::new(SCRIPT)), clock, ahead: Arc::default() };
+        Ok((store, first.map_err(unavailable)))
     }
 
     pub fn is_cluster(&self) -> bool {
@@ -247,7 +260,7 @@ impl LimitStore for RedisStore {
 
 fn taken(allowed: bool, at: u64, expires: u64, outcomes: Vec<Vec<RuleOutcome>>) -> Taken {
     let expires_at = (expires > 0).then_some(Timestamp::from_micros(expires));
-    Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes }
+    Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes, degraded: None }
 }
 
 fn unavailable(error: crate::store::redis::Error) -> Error {

@@ -76,21 +76,29 @@ impl Redis {
     /// Fails if no server answers within `connect_timeout`. Afterwards connections that are lost are replaced in the
     /// background, on the runtime that this is called on.
     pub async fn connect(url: &str, options: Options) -> Result<Self, Error> {
+        let (redis, first) = Self::start(url, options).await?;
+        first.map(|()| redis)
+    }
+
+    /// As [`connect`](Self::connect), but a server that does not answer yet is tried again in the background like one that
+    /// was lost. Also returns how the first attempt went. Only a URL that cannot be used is an error.
+    pub async fn start(url: &str, options: Options) -> Result<(Self, Result<(), Error>), Error> {
         let target = url::parse(url)?;
         let runtime = Handle::try_current().map_err(|_| Error::unavailable("there is no tokio runtime"))?;
         if target.login.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
             // If somebody else was faster, theirs is as good.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let servers = if target.cluster {
-            Servers::Many(Cluster::connect(target, options, runtime.clone()).await?)
+        let (servers, first) = if target.cluster {
+            let (cluster, first) = Cluster::open(target, options, runtime.clone()).await;
+            (Servers::Many(cluster), first)
         } else {
             let address = target.addresses.into_iter().next().ok_or_else(|| Error::invalid_url("a host is missing"))?;
             let node = Node::start(address, &target.login, options, runtime.clone(), None)?;
-            node.wait_up().await?;
-            Servers::One(node)
+            let first = node.wait_up().await;
+            (Servers::One(node), first)
         };
-        Ok(Self { inner: Arc::new(Inner { options, runtime, servers }) })
+        Ok((Self { inner: Arc::new(Inner { options, runtime, servers }) }, first))
     }
 
     /// Whether keys are spread over slots, so that those of one job must share a hash tag.
@@ -128,6 +136,9 @@ impl Redis {
             Servers::One(node) => vec![node.clone()],
             Servers::Many(cluster) => cluster.masters(),
         };
+        if masters.is_empty() {
+            return Err(Error::unavailable("no server of the cluster is known"));
+        }
         let patience = self.inner.options.timeout.max(self.inner.options.connect_timeout);
         let mut answers = Vec::with_capacity(masters.len());
         for node in masters {

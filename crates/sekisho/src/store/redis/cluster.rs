@@ -44,8 +44,9 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// Asks the hosts of the URL, one after the other, until one knows the slots; then waits for its masters.
-    pub(super) async fn connect(target: Target, options: Options, runtime: Handle) -> Result<Arc<Self>, Error> {
+    /// Asks the hosts of the URL, one after the other, until one knows the slots; then waits for its masters. If none does,
+    /// they are asked again in the background; until then no slot has an owner.
+    pub(super) async fn open(target: Target, options: Options, runtime: Handle) -> (Arc<Self>, Result<(), Error>) {
         let cluster = Arc::new(Self {
             seeds: target.addresses,
             login: target.login,
@@ -55,7 +56,7 @@ impl Cluster {
             nodes: Mutex::default(),
             stale: Arc::new(Notify::new()),
         });
-        cluster.refresh().await?;
+        let first = cluster.refresh().await;
         for master in cluster.masters() {
             // One that is down must not keep us from serving the slots of the others.
             if let Err(error) = master.wait_up().await {
@@ -63,7 +64,7 @@ impl Cluster {
             }
         }
         cluster.runtime.spawn(keep_fresh(Arc::downgrade(&cluster), cluster.stale.clone()));
-        Ok(cluster)
+        (cluster, first)
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
