@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::app::App;
 use crate::config::Action;
 use crate::facts::{self, Peer};
+use crate::quiet::quietly;
 use crate::respond::Problem;
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -30,7 +31,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
     let answers = match app.gate.limits().ping().await {
         Ok(()) => true,
         Err(error) => {
-            tracing::warn!(%error, "the store did not answer");
+            quietly!(warn, %error, "the store did not answer");
             false
         }
     };
