@@ -75,7 +75,12 @@ async fn decide(app: &App, peer: Peer, headers: &HeaderMap, original: &Original)
     let Some(auth) = &app.config.auth else { return Err(Problem::not_found()) };
     // Limits know endpoints by routes, never by what a client made up.
     let route = gateway::route(&app.config.routes, None, &original.method, original.uri.path());
-    let endpoint = route.map_or_else(|_| "/".to_owned(), |route| route.endpoint.clone());
+    let endpoint = match route {
+        Ok(route) => route.endpoint.clone(),
+        // A path that is another to the proxy than to us would have another counter too.
+        Err(problem) if problem.is_bad_input() => return Err(problem),
+        Err(_) => "/".to_owned(),
+    };
     let client = facts::client_told_by(app, peer, headers);
     let facts = facts::of(client, Some(endpoint), &original.method, headers);
     let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];

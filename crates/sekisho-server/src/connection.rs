@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, EXPECT};
 use axum::http::{HeaderValue, Version};
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use hyper::body::{Body as _, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
@@ -27,21 +27,30 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
-use crate::config::TlsConfig;
+use crate::conduct::Conduct;
+use crate::config::{Connections, TlsConfig};
+use crate::crowd::{Crowd, Full, Place};
 use crate::facts::Peer;
 use crate::leftover;
 use crate::live::Live;
+use crate::pace::Paced;
+use crate::quiet::quietly;
+use crate::respond::Problem;
+use crate::socket::Socket;
 use crate::start::StartError;
 
-/// A client that greets, or sends a head, slower than this is cut off, and so is an idle connection.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an answer waits for the rest of a body that nobody wants.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a silent HTTP/2 connection is asked whether anybody is there.
 const PING: Duration = Duration::from_secs(20);
+/// hyper's own for HTTP/1, where setting it costs an allocation for every request.
 const MAX_HEADERS: usize = 100;
-const MAX_HEAD_BYTES: usize = 64 * 1024;
+pub(crate) const MAX_HEAD_BYTES: usize = 32 * 1024;
+const MAX_BUFFER: usize = 64 * 1024;
 const MAX_STREAMS: u32 = 100;
+/// Streams that a client resets before they were looked at, and that it makes us reset. More end the connection.
+const MAX_RESETS: usize = 20;
+const MAX_FORCED_RESETS: usize = 200;
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -50,6 +59,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) struct Door {
     pub(crate) live: Arc<Live>,
     pub(crate) side: Side,
+    pub(crate) crowd: Arc<Crowd>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,34 +69,125 @@ pub(crate) enum Side {
 }
 
 impl Door {
-    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
+    pub(crate) fn new(live: &Arc<Live>, side: Side) -> Self {
+        Self { live: Arc::clone(live), side, crowd: Arc::default() }
+    }
+
+    /// A place for a connection, if there is one left. Callers of the API are trusted, and few addresses.
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Option<Place> {
+        let app = self.live.app();
+        let is_one = matches!(self.side, Side::Gateway) && !app.config.trusted_proxies.trusts(peer.ip());
+        admit(&self.crowd, is_one.then(|| peer.ip()), &app.config.connections)
+    }
+
+    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher, place: Place) {
         if let Err(error) = self.run(stream, peer, watcher).await {
             tracing::debug!(%error, "a connection ended early");
         }
+        drop(place);
     }
 
     async fn run(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) -> io::Result<()> {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
+        let limits = self.live.app().config.connections;
         let tls = if let Side::Gateway = self.side { self.live.tls() } else { None };
         let peer = Peer { address: peer, is_tls: tls.is_some() };
         match tls {
             Some(tls) => {
-                let stream = timeout(HEADER_TIMEOUT, tls.accept(stream)).await??;
-                let is_h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                talk(TokioIo::new(stream), is_h2, self, peer, watcher).await
+                let mut stream = timeout(limits.header_timeout, tls.accept(Socket::new(stream, &limits))).await??;
+                let conduct = Conduct::new(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
+                if !conduct.is_h2() {
+                    stream.get_mut().0.expect_heads(Arc::clone(&conduct), limits.header_timeout);
+                }
+                self.talk(TokioIo::new(stream), conduct, peer, watcher, &limits).await
             }
             None => {
-                let is_h2 = timeout(HEADER_TIMEOUT, begins_as_h2(&stream)).await??;
-                talk(TokioIo::new(stream), is_h2, self, peer, watcher).await
+                let conduct = Conduct::new(timeout(limits.header_timeout, begins_as_h2(&stream)).await??);
+                let mut stream = Socket::new(stream, &limits);
+                if !conduct.is_h2() {
+                    stream.expect_heads(Arc::clone(&conduct), limits.header_timeout);
+                }
+                self.talk(TokioIo::new(stream), conduct, peer, watcher, &limits).await
             }
+        }
+    }
+
+    async fn talk<I>(
+        self,
+        io: I,
+        conduct: Arc<Conduct>,
+        peer: Peer,
+        watcher: Watcher,
+        limits: &Connections,
+    ) -> io::Result<()>
+    where
+        I: Read + Write + Unpin + Send + 'static,
+    {
+        let (own, limits) = (Arc::clone(&conduct), *limits);
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            let turn = own.begin();
+            request.extensions_mut().insert(peer);
+            let router = match self.side {
+                Side::Gateway => self.live.gateway(),
+                Side::Api => self.live.api(),
+            };
+            async move {
+                let answer = answer(router, request, &limits).await;
+                Ok::<_, Infallible>(answer.map(|body| turn.answer(body)))
+            }
+        });
+        let ended = if conduct.is_h2() {
+            let connection = http2(MAX_STREAMS, MAX_HEAD_BYTES, limits.header_timeout).serve_connection(io, service);
+            tokio::select! {
+                ended = watcher.watch(connection) => ended,
+                reason = conduct.misuse(&limits) => return Err(io::Error::other(reason)),
+            }
+        } else {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                // Of the pause before a head; the socket sees to the head itself.
+                .header_read_timeout(limits.idle_timeout)
+                .max_header_size(MAX_HEAD_BYTES)
+                .max_buf_size(MAX_BUFFER)
+                .serve_connection(io, service);
+            pin!(watcher.watch(connection)).await
+        };
+        ended.map_err(io::Error::other)
+    }
+}
+
+pub(crate) fn admit(crowd: &Arc<Crowd>, address: Option<IpAddr>, limits: &Connections) -> Option<Place> {
+    match crowd.enter(address, limits) {
+        Ok(place) => Some(place),
+        Err(Full::Everywhere) => {
+            quietly!(warn, max = limits.max, "a connection was refused: there are as many as there may be");
+            None
+        }
+        Err(Full::ForTheAddress) => {
+            quietly!(info, per_ip = limits.per_ip, "a connection was refused: its address has as many as one may have");
+            None
         }
     }
 }
 
+/// HTTP/2 on any listener, with its bounds.
+pub(crate) fn http2(streams: u32, head: usize, answer_to_ping: Duration) -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(streams)
+        .max_header_list_size(u32::try_from(head).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(MAX_RESETS)
+        .max_local_error_reset_streams(MAX_FORCED_RESETS)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(answer_to_ping);
+    builder
+}
+
 /// Without encryption nobody says before which protocol it will be; the first bytes tell. hyper's own way to find out has
 /// no time-out.
-async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
+pub(crate) async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
     let mut start = [0; PREFACE.len()];
     loop {
         let known = stream.peek(&mut start).await?;
@@ -101,48 +202,22 @@ async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-async fn talk<I>(io: I, is_h2: bool, door: Door, peer: Peer, watcher: Watcher) -> io::Result<()>
-where
-    I: Read + Write + Unpin + Send + 'static,
-{
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        let router = match door.side {
-            Side::Gateway => door.live.gateway(),
-            Side::Api => door.live.api(),
-        };
-        async move { Ok::<_, Infallible>(answer(router, request).await) }
-    });
-    let ended = if is_h2 {
-        let connection = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(MAX_HEAD_BYTES as u32)
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(HEADER_TIMEOUT)
-            .serve_connection(io, service);
-        pin!(watcher.watch(connection)).await
-    } else {
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEADER_TIMEOUT)
-            .max_headers(MAX_HEADERS)
-            .max_buf_size(MAX_HEAD_BYTES)
-            .serve_connection(io, service);
-        pin!(watcher.watch(connection)).await
-    };
-    ended.map_err(io::Error::other)
-}
-
-async fn answer(mut router: Router, request: hyper::Request<Incoming>) -> Response {
-    // A stream of HTTP/2 ends by itself.
-    if request.body().is_end_stream() || request.version() >= Version::HTTP_2 {
+async fn answer(mut router: Router, request: hyper::Request<Incoming>, limits: &Connections) -> Response {
+    if request.headers().len() > MAX_HEADERS {
+        return Problem::too_many_headers(MAX_HEADERS).into_response();
+    }
+    if request.body().is_end_stream() {
         return router.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {});
+    }
+    // A stream of HTTP/2 ends by itself.
+    if request.version() >= Version::HTTP_2 {
+        let request = request.map(|body| Body::new(Paced::new(body, limits)));
+        return router.call(request).await.unwrap_or_else(|never| match never {});
     }
     let waits = request.headers().contains_key(EXPECT);
     let (head, body) = request.into_parts();
     let (body, leftover) = leftover::lend(body);
-    let request = Request::from_parts(head, Body::new(body));
+    let request = Request::from_parts(head, Body::new(Paced::new(body, limits)));
     let mut response = router.call(request).await.unwrap_or_else(|never| match never {});
     if !timeout(LEFTOVER_TIMEOUT, leftover.read_away(waits)).await.unwrap_or(false) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

@@ -5,8 +5,10 @@
 mod api;
 mod app;
 mod auth;
+mod conduct;
 pub mod config;
 mod connection;
+mod crowd;
 pub mod describe;
 pub mod envoy;
 mod facts;
@@ -15,8 +17,11 @@ mod gateway;
 mod leftover;
 mod live;
 mod metrics;
+mod pace;
+mod quiet;
 mod respond;
 mod server;
+mod socket;
 mod start;
 
 pub use live::Handle;

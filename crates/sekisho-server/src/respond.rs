@@ -11,6 +11,7 @@ use sekisho::{Error, Invalid};
 use serde_json::{Map, Value, json};
 
 use crate::config::did_you_mean;
+use crate::quiet::quietly;
 
 /// What a caller sent can be a megabyte long; what is said about it is not.
 const MAX_SHOWN: usize = 400;
@@ -70,8 +71,8 @@ impl Problem {
             _ => {
                 // Keys hold subjects, which are people: only who asks for debug sees them.
                 match error {
-                    Error::Corrupt { reason, .. } => tracing::error!(reason, "the store holds something unreadable"),
-                    _ => tracing::error!("a request failed"),
+                    Error::Corrupt { reason, .. } => quietly!(error, reason, "the store holds something unreadable"),
+                    _ => quietly!(error, "a request failed"),
                 }
                 tracing::debug!(%error, "a request failed");
                 let kind = "urn:sekisho:problem:internal";
@@ -89,6 +90,10 @@ impl Problem {
         let kind = "urn:sekisho:problem:invalid-input";
         let problem = Self::new(StatusCode::BAD_REQUEST, kind, "Invalid input", detail);
         if field.is_empty() { problem } else { problem.with_member("field", shortened(field.to_owned())) }
+    }
+
+    pub(crate) fn is_bad_input(&self) -> bool {
+        self.status == StatusCode::BAD_REQUEST
     }
 
     /// The reservation has ended otherwise than asked.
@@ -134,14 +139,19 @@ impl Problem {
         }
     }
 
-    pub(crate) fn unsupported_media_type() -> Self {
-        let detail = "send the body as application/json";
+    pub(crate) fn unsupported_media_type(detail: &str) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "about:blank", "Unsupported Media Type", detail)
     }
 
     pub(crate) fn too_large(most: usize) -> Self {
         let detail = format!("the body may be {most} bytes long at most");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "about:blank", "Content Too Large", detail)
+    }
+
+    pub(crate) fn too_many_headers(most: usize) -> Self {
+        let detail = format!("a request may have {most} headers at most");
+        let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        Self::new(status, "about:blank", "Request Header Fields Too Large", detail)
     }
 
     pub(crate) fn timed_out() -> Self {

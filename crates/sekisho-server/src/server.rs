@@ -18,6 +18,7 @@ use crate::connection::{Door, Side};
 use crate::envoy::grpc::Grpc;
 use crate::live::{Handle, Live};
 use crate::metrics;
+use crate::quiet::quietly;
 use crate::respond::Problem;
 use crate::start::{StartError, open_store};
 
@@ -102,9 +103,8 @@ impl Server {
         let connections = GracefulShutdown::new();
         let (grpc_listener, grpc) = self.grpc.unzip();
         {
-            let door = |side| Door { live: Arc::clone(&self.live), side };
-            let gateway = accept(self.gateway, door(Side::Gateway), &connections);
-            let api = accept(self.api, door(Side::Api), &connections);
+            let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections);
+            let api = accept(self.api, Door::new(&self.live, Side::Api), &connections);
             let grpc = async {
                 match (&grpc, grpc_listener) {
                     (Some(grpc), Some(listener)) => grpc.serve(listener, &connections).await,
@@ -173,10 +173,14 @@ async fn upkeep(live: &Live) {
 async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdown) {
     loop {
         match listener.accept().await {
-            Ok((stream, peer)) => drop(tokio::spawn(door.clone().serve(stream, peer, connections.watcher()))),
+            Ok((stream, peer)) => {
+                if let Some(place) = door.admit(peer) {
+                    tokio::spawn(door.clone().serve(stream, peer, connections.watcher(), place));
+                }
+            }
             Err(error) => {
                 // Out of descriptors, most likely: they come back as connections end.
-                tracing::warn!(%error, "a connection could not be accepted");
+                quietly!(warn, %error, "a connection could not be accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }

@@ -66,7 +66,7 @@ fn costs() {
 #[test]
 fn subjects_and_facts() {
     let long = json!({ "policy": "demo", "subject": "x".repeat(513) }).to_string();
-    let huge = json!({ "policy": "demo", "subject": "x".repeat(1_000_000) }).to_string();
+    let huge = json!({ "policy": "demo", "subject": "x".repeat(60_000) }).to_string();
     refused(&[
         (r#"{"policy":"demo","subject":""}"#, 400, "subject"),
         (r#"{"policy":"demo","subject":"a{b"}"#, 400, "subject"),
@@ -109,12 +109,12 @@ fn shapes() {
     let detail = |body: &str| server.post("/v1/check", body).json()["detail"].as_str().unwrap().to_owned();
     assert!(detail(r#"{"policy":"demoo","subject":"a"}"#).contains("did you mean `demo`"));
     assert!(detail("{\n  \"policy\": }").contains("line 2 column 13"));
-    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let deep = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
     assert_eq!(server.post("/v1/check", deep).status, 400);
 }
 
 #[test]
-fn only_json_up_to_a_megabyte() {
+fn only_json_up_to_a_size() {
     let server = TestServer::start(POLICIES);
     let body = json!({ "policy": "demo", "subject": "a" }).to_string();
     for kind in ["", "text/plain", "application/x-www-form-urlencoded", "application/jsonp"] {
@@ -140,7 +140,7 @@ fn reservations() {
     for path in ["/v1/settle", "/v1/release"] {
         let field = |reply: Value| reply["field"].as_str().unwrap_or_default().to_owned();
         assert_eq!(field(other.post(path, json!({ "reservation": id })).expect(404)), "reservation");
-        for bad in ["", "x", "!!", "AQAAAAAAAAAAAAAAAAAAAAAA", &"A".repeat(100_000)] {
+        for bad in ["", "x", "!!", "AQAAAAAAAAAAAAAAAAAAAAAA", &"A".repeat(60_000)] {
             assert_eq!(field(server.post(path, json!({ "reservation": bad })).expect(400)), "reservation");
         }
         assert_eq!(field(server.post(path, json!({})).expect(400)), "reservation");

@@ -108,7 +108,7 @@ async fn tls_carries_both_protocols() {
     let (dir, upstream) = (tempfile::tempdir().unwrap(), Upstream::start());
     let (server, cert) = with_tls(dir.path(), &upstream);
     let stream = encrypted(server.addresses.gateway, &cert, "h2").await;
-    assert_eq!(over_h2(stream, "https://localhost/x").await.status(), 200);
+    assert_eq!(over_h2(stream, "https://api.example/x").await.status(), 200);
     let stream = encrypted(server.addresses.gateway, &cert, "http/1.1").await;
     let (mut client, connection) = http1::handshake::<_, Body>(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);

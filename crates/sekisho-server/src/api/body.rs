@@ -2,27 +2,31 @@
 
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::HeaderMap;
-use axum::http::header::{CONTENT_TYPE, ORIGIN};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, ORIGIN};
 use axum::http::request::Parts;
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
+use crate::pace::is_too_slow;
 use crate::respond::Problem;
 
-const MAX_BODY: usize = 1024 * 1024;
-const MAX_DRAINED: usize = 16 * MAX_BODY;
+pub(super) const MAX_BODY: usize = 64 * 1024;
+/// Of a batch.
+pub(super) const MAX_BATCH: usize = 1024 * 1024;
+const MAX_DRAINED: usize = 16 * MAX_BATCH;
+const JSON: &str = "send the body as application/json";
 
 /// The body of a request, read into `T`.
-pub(super) struct Body<T>(pub(super) T);
+pub(super) struct Body<T, const MAX: usize = MAX_BODY>(pub(super) T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+impl<S: Send + Sync, T: DeserializeOwned, const MAX: usize> FromRequest<S> for Body<T, MAX> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         if !is_json(request.headers()) {
-            return Err(Problem::unsupported_media_type());
+            return Err(Problem::unsupported_media_type(JSON));
         }
-        let bytes = read(request.into_body()).await?;
+        let bytes = read(request, MAX).await?;
         parse(&bytes).map(Self)
     }
 }
@@ -36,9 +40,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for AnyBody<T> {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         if !is_json(request.headers()) && request.headers().contains_key(ORIGIN) {
-            return Err(Problem::unsupported_media_type());
+            return Err(Problem::unsupported_media_type(JSON));
         }
-        let bytes = read(request.into_body()).await?;
+        let bytes = read(request, MAX_BODY).await?;
         parse(&bytes).map(Self)
     }
 }
@@ -61,19 +65,26 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 
 /// What is too long is still read for a while and thrown away: whoever is cut off in the middle of sending never sees the
 /// answer that says why.
-async fn read(body: axum::body::Body) -> Result<Vec<u8>, Problem> {
-    let mut stream = body.into_data_stream();
+async fn read(request: Request, most: usize) -> Result<Vec<u8>, Problem> {
+    // A thousand bytes can unpack to a million: nothing is unpacked.
+    if request.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        return Err(Problem::unsupported_media_type("send the body as it is, without a Content-Encoding"));
+    }
+    let mut stream = request.into_body().into_data_stream();
     let (mut bytes, mut length) = (Vec::new(), 0);
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| Problem::bad_input("", "the body was cut short"))?;
+        let chunk = chunk.map_err(|error| match is_too_slow(&error) {
+            true => Problem::timed_out(),
+            false => Problem::bad_input("", "the body was cut short"),
+        })?;
         length += chunk.len();
-        if length <= MAX_BODY {
+        if length <= most {
             bytes.extend_from_slice(&chunk);
         } else if length > MAX_DRAINED {
             break;
         }
     }
-    if length > MAX_BODY { Err(Problem::too_large(MAX_BODY)) } else { Ok(bytes) }
+    if length > most { Err(Problem::too_large(most)) } else { Ok(bytes) }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -13,7 +13,7 @@ use sekisho::limits::{Decision, ReserveOptions, Reserved};
 use serde_json::{Value, json};
 
 use super::answer::Answer;
-use super::body::Body;
+use super::body::{Body, MAX_BATCH as MAX_BATCH_BYTES};
 use super::request::{Asked, BatchBody, CheckBody, ReserveBody};
 use crate::app::App;
 use crate::respond::Problem;
@@ -64,7 +64,10 @@ pub(super) async fn reserve(
     }
 }
 
-pub(super) async fn batch(State(app): State<Arc<App>>, Body(body): Body<BatchBody>) -> Result<Json<Value>, Problem> {
+pub(super) async fn batch(
+    State(app): State<Arc<App>>,
+    Body(body): Body<BatchBody, MAX_BATCH_BYTES>,
+) -> Result<Json<Value>, Problem> {
     let count = body.checks.len();
     if count == 0 || count > MAX_BATCH {
         return Err(Problem::bad_input("checks", format!("`checks` must be 1 to {MAX_BATCH}; there are {count}")));

@@ -1,5 +1,6 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
+mod connections;
 mod domain;
 pub mod env;
 mod forward;
@@ -21,6 +22,7 @@ use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
 use crate::envoy::Domain;
+pub use connections::Connections;
 pub use domain::read_domains;
 use env::Environment;
 pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};
@@ -33,12 +35,13 @@ pub use route::{Action, FixedResponse, Route};
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 16] = [
+const FIELDS: [&str; 17] = [
     "listen",
     "tls",
     "api",
     "grpc",
     "insecure_grpc",
+    "connections",
     "store",
     "memory",
     "instances",
@@ -68,6 +71,8 @@ pub struct Config {
     pub grpc: Option<SocketAddr>,
     /// Whether `grpc` may be open to others: it asks nobody who they are.
     pub insecure_grpc: bool,
+    /// How many connections there may be, and how slow.
+    pub connections: Connections,
     pub store: StoreConfig,
     pub memory: Capacity,
     /// The least number of instances to assume in an outage.
@@ -129,6 +134,7 @@ impl Default for Config {
             api: SocketAddr::from(([127, 0, 0, 1], 8001)),
             grpc: None,
             insecure_grpc: false,
+            connections: Connections::default(),
             store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
             memory: Capacity::default(),
             instances: 1,
@@ -242,6 +248,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(insecure) = fields.take("insecure_grpc").and_then(|node| reader.flag(node, "insecure_grpc")) {
         config.insecure_grpc = insecure;
+    }
+    if let Some(node) = fields.take("connections") {
+        config.connections = connections::read(reader, node);
     }
     if let Some(node) = fields.take("store") {
         read_store(reader, node, &mut config.store);

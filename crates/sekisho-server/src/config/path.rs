@@ -22,7 +22,7 @@ enum Segment {
 impl PartialEq for Segment {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Text(a), Self::Text(b)) => a == b,
+            (Self::Text(a), Self::Text(b)) => a.eq_ignore_ascii_case(b),
             (Self::Parameter(_), Self::Parameter(_)) | (Self::Rest(_), Self::Rest(_)) => true,
             _ => false,
         }
@@ -62,18 +62,19 @@ impl PathPattern {
         Ok(pattern)
     }
 
-    /// Compared as sent, without decoding: what is written differently is another path, and is not found.
+    /// `path` is as `gateway::paths` reads it. The case of letters and a slash at the end make no other path: to many servers
+    /// they do not, and a limit must not be escaped by them.
     pub(crate) fn matches(&self, path: &str) -> bool {
         let mut given = path.strip_prefix('/').unwrap_or(path).split('/');
         for segment in &self.segments {
             match (segment, given.next()) {
-                (Segment::Text(text), Some(given)) if text == given => {}
+                (Segment::Text(text), Some(given)) if text.eq_ignore_ascii_case(given) => {}
                 (Segment::Parameter(_), Some(given)) if !given.is_empty() => {}
                 (Segment::Rest(_), Some(first)) => return !first.is_empty(),
                 _ => return false,
             }
         }
-        given.next().is_none()
+        matches!((given.next(), given.next()), (None | Some(""), None))
     }
 
     /// The path as limits know it: never what the caller sent, so that nobody can make up endpoints.
@@ -110,7 +111,9 @@ mod tests {
             ("/api/scan", false),
             ("/api/scan/7/8", false),
             ("/api/%73can/7", false),
-            ("/API/scan/7", false),
+            ("/API/scan/7", true),
+            ("/api/scan/7/", true),
+            ("/api/scan/7//", false),
         ] {
             assert_eq!(pattern.matches(path), expected, "{path}");
         }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
 use tonic::Status;
@@ -21,7 +20,11 @@ use tower::Service as _;
 
 use super::decide::should_rate_limit;
 use super::messages::{RateLimitRequest, RateLimitResponse};
+use crate::connection::{admit, begins_as_h2, http2};
+use crate::crowd::{Crowd, Place};
 use crate::live::Live;
+use crate::quiet::quietly;
+use crate::socket::Socket;
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -31,21 +34,19 @@ const NAMES: [&str; 3] = ["", "ratelimit", SERVICE];
 
 /// A descriptor is a few words; what is larger than this is a mistake or an attack.
 const MAX_MESSAGE: usize = 64 * 1024;
-const MAX_HEADERS: u32 = 16 * 1024;
+const MAX_HEADERS: usize = 16 * 1024;
 /// Envoy opens one connection per worker and has all its requests in flight there.
 const MAX_STREAMS: u32 = 1024;
-/// Who connects and says nothing is cut off: hyper waits for the first byte of HTTP/2 for ever.
-const FIRST_BYTE: Duration = Duration::from_secs(5);
 /// From the head of a request to its answer.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A peer that vanished without a word is noticed after both.
-const PING_EVERY: Duration = Duration::from_secs(30);
+/// How long a peer may take to say that it is still there.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What answers on the listener.
 #[derive(Debug, Clone)]
 pub(crate) struct Grpc {
     live: Arc<Live>,
+    crowd: Arc<Crowd>,
     reporter: HealthReporter,
     health: HealthServer<HealthService>,
 }
@@ -55,7 +56,7 @@ impl Grpc {
         let reporter = HealthReporter::new();
         let health = HealthServer::new(HealthService::from_health_reporter(reporter.clone()))
             .max_decoding_message_size(MAX_MESSAGE);
-        Self { live, reporter, health }
+        Self { live, crowd: Arc::default(), reporter, health }
     }
 
     /// Accepts until it is dropped.
@@ -65,10 +66,15 @@ impl Grpc {
         }
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => self.connect(stream, connections),
+                Ok((stream, _)) => {
+                    // Envoys come from few addresses, with many connections each.
+                    if let Some(place) = admit(&self.crowd, None, &self.live.app().config.connections) {
+                        self.connect(stream, connections, place);
+                    }
+                }
                 Err(error) => {
                     // Out of descriptors, most likely: they come back as connections end.
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    quietly!(warn, %error, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
@@ -83,7 +89,7 @@ impl Grpc {
         }
     }
 
-    fn connect(&self, stream: TcpStream, connections: &GracefulShutdown) {
+    fn connect(&self, stream: TcpStream, connections: &GracefulShutdown, place: Place) {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
         let grpc = self.clone();
@@ -92,21 +98,19 @@ impl Grpc {
             async move { Ok::<_, Infallible>(grpc.answer_in_time(request).await) }
         });
         let watcher = connections.watcher();
+        let limits = self.live.app().config.connections;
         tokio::spawn(async move {
-            if !matches!(tokio::time::timeout(FIRST_BYTE, stream.readable()).await, Ok(Ok(()))) {
+            // hyper waits for the first bytes of HTTP/2 for ever.
+            if !matches!(tokio::time::timeout(limits.header_timeout, begins_as_h2(&stream)).await, Ok(Ok(true))) {
                 return;
             }
-            let connection = http2::Builder::new(TokioExecutor::new())
-                .timer(TokioTimer::new())
-                .keep_alive_interval(PING_EVERY)
-                .keep_alive_timeout(PING_TIMEOUT)
-                .max_concurrent_streams(MAX_STREAMS)
-                .max_header_list_size(MAX_HEADERS)
-                .serve_connection(TokioIo::new(stream), service);
+            let connection = http2(MAX_STREAMS, MAX_HEADERS, PING_TIMEOUT)
+                .serve_connection(TokioIo::new(Socket::new(stream, &limits)), service);
             let connection = watcher.watch(connection);
             if let Err(error) = pin!(connection).await {
                 tracing::debug!(%error, "a gRPC connection ended early");
             }
+            drop(place);
         });
     }
 

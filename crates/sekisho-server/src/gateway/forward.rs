@@ -1,7 +1,7 @@
 //! Forwarding: reserve before, settle or give back after, whatever happens in between.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -18,9 +18,11 @@ use sekisho::limits::{Admission, Cost, MAX_AMOUNT};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::headers::{self, From};
+use super::upload::Upload;
 use super::usage::Usage;
 use crate::config::{Action, Forward, Route, Upstream};
 use crate::facts::Peer;
+use crate::quiet::quietly;
 use crate::respond::Problem;
 use crate::start::StartError;
 
@@ -77,18 +79,36 @@ pub(crate) async fn forward(
     is_trusted: bool,
     mut admission: Admission,
 ) -> Result<Response<Body>, Problem> {
-    let request = outbound(to, request, peer, is_trusted)?;
+    let (request, upload) = outbound(to, request, peer, is_trusted)?;
     admission.sent();
-    let answer = match tokio::time::timeout(to.timeout, upstreams.request(request)).await {
-        Ok(Ok(answer)) => answer,
+    let mut sent = pin!(upstreams.request(request));
+    let answer = loop {
+        match tokio::time::timeout(to.timeout, &mut sent).await {
+            Err(_) if upload.goes_on() => {}
+            answer => break answer,
+        }
+    };
+    let answer = match answer {
+        Ok(Ok(answer)) if !answer.status().is_informational() => answer,
+        Ok(Ok(_)) => {
+            // Nobody asked it to switch protocols: what follows is no HTTP.
+            quietly!(warn, upstream = %to.upstream.authority, "the upstream gave no answer");
+            end(admission, to.release_on.server_error).await;
+            return Err(Problem::bad_gateway());
+        }
         Ok(Err(error)) => {
+            if let Some(problem) = upload.failure() {
+                // The upstream may have worked on what it got, so this is paid: nobody gets work by breaking off.
+                tracing::debug!(error = %causes(&error), "a client broke its own request off");
+                return Err(problem);
+            }
             let releases = if error.is_connect() { to.release_on.connect } else { to.release_on.server_error };
-            tracing::warn!(upstream = %to.upstream.authority, error = %causes(&error), "the upstream did not answer");
+            quietly!(warn, upstream = %to.upstream.authority, error = %causes(&error), "the upstream did not answer");
             end(admission, releases).await;
             return Err(Problem::bad_gateway());
         }
         Err(_) => {
-            tracing::warn!(upstream = %to.upstream.authority, timeout = ?to.timeout, "the upstream took too long");
+            quietly!(warn, upstream = %to.upstream.authority, timeout = ?to.timeout, "the upstream took too long");
             end(admission, to.release_on.timeout).await;
             return Err(Problem::gateway_timeout());
         }
@@ -112,7 +132,12 @@ pub(crate) async fn forward(
     Ok(Response::from_parts(head, Body::new(body)))
 }
 
-fn outbound(to: &Forward, request: Request<Body>, peer: Peer, is_trusted: bool) -> Result<Request<Body>, Problem> {
+fn outbound(
+    to: &Forward,
+    request: Request<Body>,
+    peer: Peer,
+    is_trusted: bool,
+) -> Result<(Request<Body>, Upload), Problem> {
     let (mut head, body) = request.into_parts();
     let secret = match &to.secret {
         Some(secret) => {
@@ -133,7 +158,8 @@ fn outbound(to: &Forward, request: Request<Body>, peer: Peer, is_trusted: bool) 
     head.uri = target(&to.upstream, &head.uri).ok_or_else(|| Problem::bad_input("", "the path cannot be sent on"))?;
     head.version = Version::HTTP_11;
     head.extensions.clear();
-    Ok(Request::from_parts(head, body))
+    let (body, upload) = Upload::watch(body);
+    Ok((Request::from_parts(head, body), upload))
 }
 
 fn target(upstream: &Upstream, asked: &Uri) -> Option<Uri> {
@@ -146,7 +172,7 @@ fn target(upstream: &Upstream, asked: &Uri) -> Option<Uri> {
 /// A failure here is the store's: the drop has asked it once more, and the lease watches over the rest.
 async fn end(admission: Admission, releases: bool) {
     if releases && let Err(error) = admission.release().await {
-        tracing::warn!(%error, "what was reserved could not be given back yet");
+        quietly!(warn, %error, "what was reserved could not be given back yet");
     }
 }
 
@@ -172,11 +198,11 @@ impl Meter {
         for (unit, amount) in usage.found() {
             match cost.clone().and(unit, amount.min(MAX_AMOUNT)) {
                 Ok(more) => cost = more,
-                Err(invalid) => tracing::warn!(%invalid, "a cost that an upstream reported is not counted"),
+                Err(invalid) => quietly!(warn, %invalid, "a cost that an upstream reported is not counted"),
             }
         }
         if let Err(error) = self.admission.sent_at(&cost) {
-            tracing::warn!(%error, "a cost that an upstream reported is not counted");
+            quietly!(warn, %error, "a cost that an upstream reported is not counted");
         }
     }
 }

@@ -2,7 +2,9 @@
 
 pub(crate) mod forward;
 mod headers;
+mod paths;
 mod status;
+mod upload;
 mod usage;
 
 use std::sync::Arc;
@@ -55,7 +57,22 @@ fn find(routes: &[Route], request: Request<Body>) -> Result<(&Route, Request<Bod
         return Err(problem);
     }
     let route = route(routes, host(&head), &head.method, head.uri.path())?;
+    if overrides(routes, route, &head) {
+        return Err(Problem::bad_input("", "the method may not be overridden here"));
+    }
     Ok((route, Request::from_parts(head, body)))
+}
+
+/// Of those who say what they mean in a header, because a form can only say GET and POST.
+const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+
+/// A server behind may do as such a header says; then it must not be another route's business.
+fn overrides(routes: &[Route], found: &Route, head: &Parts) -> bool {
+    METHOD_OVERRIDES.iter().flat_map(|name| head.headers.get_all(*name)).any(|value| {
+        let meant = Method::from_bytes(value.as_bytes().to_ascii_uppercase().as_slice()).ok();
+        let other = meant.and_then(|method| route(routes, host(head), &method, head.uri.path()).ok());
+        !other.is_some_and(|other| std::ptr::eq(other, found))
+    })
 }
 
 /// The first route that matches, as the file orders them.
@@ -65,10 +82,13 @@ pub(crate) fn route<'a>(
     method: &Method,
     path: &str,
 ) -> Result<&'a Route, Problem> {
+    let Some(path) = paths::read(path) else {
+        return Err(Problem::bad_input("", "the path can be read in two ways: it holds `..`, `//` or an encoded `/`"));
+    };
     let mut allowed: Vec<&str> = Vec::new();
     let is_for = |route: &&Route| {
         let is_host = |wanted: &String| host.is_some_and(|host| is_named(host, wanted));
-        route.path.matches(path) && route.host.as_ref().is_none_or(is_host)
+        route.path.matches(&path) && route.host.as_ref().is_none_or(is_host)
     };
     for route in routes.iter().filter(is_for) {
         // What answers GET answers HEAD.

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "every test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+pub(crate) mod h2;
+pub(crate) mod origin;
 pub(crate) mod upstream;
 
 use std::io::Read as _;

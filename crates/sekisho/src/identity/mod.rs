@@ -173,6 +173,20 @@ mod tests {
     }
 
     #[test]
+    fn a6_all_addresses_of_a_network_are_one_key() {
+        let of = |ip: u128| {
+            let facts = Facts { ip: Some(Ipv6Addr::from_bits(ip).into()), ..Default::default() };
+            build(&["ip"], &facts)
+        };
+        let network = 0x2001_0db8_0001_0002u128 << 64;
+        let first = of(network);
+        for n in 0..1u128 << 16 {
+            assert_eq!(of(network | n << 48 | n), first);
+        }
+        assert_ne!(of(network + (1 << 64)), first);
+    }
+
+    #[test]
     fn a_missing_fact_is_named() {
         let spec = SubjectSpec::new(vec![SubjectPart::parse("header:x-key").unwrap()]).unwrap();
         assert_eq!(spec.build(&Facts::default()).unwrap_err().field, "facts.headers.x-key");

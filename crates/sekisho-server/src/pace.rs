@@ -1,0 +1,163 @@
+//! How fast a client sends or reads. Who is slower than agreed is cut off: a connection, and what was reserved for its
+//! request, must not be held for the price of a byte now and then.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::config::Connections;
+
+/// Bytes against time. Only time in which the client is waited for counts: what an upstream takes is not the client's.
+/// As long as nobody waits it costs an addition.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    /// To be moved in each window of waiting; none for any.
+    least: u64,
+    window: Duration,
+    moved: u64,
+    /// In this window, before `since`.
+    waited: Duration,
+    since: Option<Instant>,
+    alarm: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pace {
+    pub(crate) fn new(connections: &Connections) -> Self {
+        let (least, window) = (connections.least_in_grace(), connections.grace);
+        Self { least, window, moved: 0, waited: Duration::ZERO, since: None, alarm: None }
+    }
+
+    pub(crate) fn moved(&mut self, bytes: usize) {
+        self.moved = self.moved.saturating_add(bytes as u64);
+        if let Some(since) = self.since.take() {
+            self.waited += since.elapsed();
+        }
+    }
+
+    /// To be called while the client is waited for. Ready when it is too slow.
+    pub(crate) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.least == 0 {
+            return Poll::Pending;
+        }
+        loop {
+            let since = *self.since.get_or_insert_with(Instant::now);
+            let end = since + self.window.saturating_sub(self.waited);
+            let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(end)));
+            if alarm.deadline() != end {
+                // Always later than before, which the timer takes without a lock.
+                alarm.as_mut().reset(end);
+            }
+            ready!(alarm.as_mut().poll(cx));
+            if self.moved < self.least {
+                return Poll::Ready(());
+            }
+            (self.moved, self.waited, self.since) = (0, Duration::ZERO, None);
+        }
+    }
+}
+
+/// A request's body, at the pace that is asked of clients.
+#[derive(Debug)]
+pub(crate) struct Paced<B> {
+    body: B,
+    pace: Pace,
+}
+
+/// What a body ends with whose client is too slow.
+#[derive(Debug, thiserror::Error)]
+#[error("the client sends too slowly")]
+struct TooSlow;
+
+/// Whether this is, or comes from, a client that was too slow.
+pub(crate) fn is_too_slow(error: &(dyn std::error::Error + 'static)) -> bool {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<TooSlow>())
+}
+
+impl<B> Paced<B> {
+    pub(crate) fn new(body: B, connections: &Connections) -> Self {
+        Self { body, pace: Pace::new(connections) }
+    }
+}
+
+impl<B> Body for Paced<B>
+where
+    B: Body<Data = Bytes, Error = hyper::Error> + Unpin,
+{
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            if let Some(Ok(frame)) = &frame {
+                this.pace.moved(frame.data_ref().map_or(0, Bytes::len));
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        ready!(this.pace.poll_too_slow(cx));
+        Poll::Ready(Some(Err(TooSlow.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::time::advance;
+
+    fn pace() -> Pace {
+        let grace = Duration::from_secs(10);
+        Pace::new(&Connections { min_rate: 100, grace, ..Connections::default() })
+    }
+
+    fn is_too_slow_now(pace: &mut Pace) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        pace.poll_too_slow(&mut cx).is_ready()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a20_only_time_spent_waiting_counts() {
+        let mut pace = pace();
+        assert!(!is_too_slow_now(&mut pace));
+        advance(Duration::from_secs(6)).await;
+        pace.moved(10);
+        // Nobody asked the client for more.
+        advance(Duration::from_secs(600)).await;
+        assert!(!is_too_slow_now(&mut pace));
+        advance(Duration::from_secs(3)).await;
+        assert!(!is_too_slow_now(&mut pace));
+        advance(Duration::from_secs(2)).await;
+        assert!(is_too_slow_now(&mut pace), "eleven seconds for ten bytes");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a20_who_is_fast_enough_may_go_on() {
+        let mut pace = pace();
+        for _ in 0..100 {
+            assert!(!is_too_slow_now(&mut pace));
+            advance(Duration::from_secs(5)).await;
+            pace.moved(501);
+        }
+        // A burst before does not pay for the next window.
+        pace.moved(1 << 30);
+        poll_fn(|cx| pace.poll_too_slow(cx)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a20_no_rate_is_no_alarm() {
+        let mut pace = Pace::new(&Connections { min_rate: 0, ..Connections::default() });
+        assert!(!is_too_slow_now(&mut pace) && pace.alarm.is_none());
+    }
+}
