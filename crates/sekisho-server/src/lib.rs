@@ -10,7 +10,6 @@ mod connection;
 pub mod describe;
 pub mod envoy;
 mod facts;
-mod fields;
 mod gateway;
 mod leftover;
 mod live;

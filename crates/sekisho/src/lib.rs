@@ -66,13 +66,16 @@
 //! # Elsewhere
 //!
 //! With the feature `redis`, `limits::RedisStore::connect` takes a `redis://`, `rediss://` or `redis+cluster://` URL and
-//! decides on Redis's clock. With `conformance`, `limits::conformance` is the suite that every store must pass, for those
+//! decides on Redis's clock. With `http`, `http` has the headers and problem details that decisions become. With
+//! `conformance`, `limits::conformance` is the suite that every store must pass, for those
 //! who write one. Time comes from [`clock`]: a [`ManualClock`](clock::ManualClock) makes every test repeatable.
 
 pub mod backend;
 pub mod clock;
 pub mod error;
 pub mod gate;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod identity;
 pub mod key;
 pub mod limits;

@@ -17,6 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use sekisho::http::HeaderStyle;
 use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
@@ -107,18 +108,6 @@ pub struct StoreConfig {
     /// Takes effect later: until then a store that does not answer is an error for the caller.
     pub on_failure: OnFailure,
     pub timeout: Duration,
-}
-
-/// Which rate-limit headers the gateway sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HeaderStyle {
-    /// `X-RateLimit-*`
-    Legacy,
-    /// `RateLimit-Policy` and `RateLimit` in the syntax of draft 11.
-    Draft,
-    #[default]
-    Both,
-    None,
 }
 
 impl Default for Config {
