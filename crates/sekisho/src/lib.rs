@@ -66,8 +66,8 @@
 //! # Elsewhere
 //!
 //! With the feature `redis`, `limits::RedisStore::connect` takes a `redis://`, `rediss://` or `redis+cluster://` URL and
-//! decides on Redis's clock. With `http`, `http` has the headers and problem details that decisions become. With
-//! `conformance`, `limits::conformance` is the suite that every store must pass, for those
+//! decides on Redis's clock. With `tower`, `tower::GateLayer` puts a gate in front of an axum service, and `http` alone has
+//! the headers and problem details that it answers with. With `conformance`, `limits::conformance` is the suite that every store must pass, for those
 //! who write one. Time comes from [`clock`]: a [`ManualClock`](clock::ManualClock) makes every test repeatable.
 
 pub mod backend;
@@ -81,5 +81,7 @@ pub mod key;
 pub mod limits;
 mod meters;
 pub mod store;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use error::{Error, Invalid};
