@@ -12,12 +12,13 @@ use axum::http::uri::Uri;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use sekisho::gate::{Ask, Who};
+use sekisho::http::{denied, fields};
 use sekisho::limits::Cost;
 
 use crate::app::App;
 use crate::facts::{self, Peer};
+use crate::gateway;
 use crate::respond::Problem;
-use crate::{fields, gateway};
 
 /// Callers of `/auth/*` show the API token here: `Authorization` belongs to whom they ask about.
 pub(crate) const TOKEN: HeaderName = HeaderName::from_static("x-sekisho-token");
@@ -82,11 +83,13 @@ async fn decide(app: &App, peer: Peer, headers: &HeaderMap, original: &Original)
         Err(_) => "/".to_owned(),
     };
     let client = facts::client_told_by(app, peer, headers);
-    let facts = facts::of(client, Some(endpoint), &original.method, headers);
+    let facts = facts::of(app, &auth.policy, client, Some(endpoint), headers);
     let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];
     let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;
-    let mut answer =
-        if decision.allowed { Response::new(Body::empty()) } else { Problem::denied(&decision).into_response() };
+    if !decision.allowed {
+        return Ok(denied(&decision, app.config.headers).map(Body::from));
+    }
+    let mut answer = Response::new(Body::empty());
     fields::add(answer.headers_mut(), app.config.headers, &decision);
     Ok(answer)
 }

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::Method;
-use axum::http::header::{HeaderMap, HeaderValue, USER_AGENT};
+use axum::http::HeaderMap;
+use sekisho::http::facts;
 use sekisho::identity::Facts;
 
 use crate::app::App;
@@ -27,30 +27,19 @@ impl Peer {
 
 /// The peer, unless a proxy of ours says otherwise.
 pub(crate) fn client(app: &App, peer: Peer, headers: &HeaderMap) -> IpAddr {
-    let proxies = &app.config.trusted_proxies;
-    proxies.client(peer.ip(), hops(headers, proxies.source.header()).into_iter())
+    facts::client(&app.config.trusted_proxies, peer.ip(), headers)
 }
 
 /// Whom a proxy asks about. Who may ask at all may also speak for others.
 pub(crate) fn client_told_by(app: &App, peer: Peer, headers: &HeaderMap) -> IpAddr {
-    let proxies = &app.config.trusted_proxies;
-    proxies.client_told_by(peer.ip(), hops(headers, proxies.source.header()).into_iter())
+    facts::client_told_by(&app.config.trusted_proxies, peer.ip(), headers)
 }
 
-/// A value that is no text is no hop either: it ends the walk as any garbage does.
-fn hops<'a>(headers: &'a HeaderMap, name: &str) -> Vec<&'a str> {
-    headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?")).collect()
-}
-
-pub(crate) fn of(client: IpAddr, endpoint: Option<String>, method: &Method, headers: &HeaderMap) -> Facts {
-    let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
-    Facts {
-        ip: Some(client),
-        user_agent: headers.get(USER_AGENT).and_then(text),
-        user: None,
-        claims: Vec::new(),
-        method: Some(method.as_str().to_owned()),
-        path: endpoint,
-        headers: headers.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect(),
+/// What `policy` builds its subject from.
+pub(crate) fn of(app: &App, policy: &str, client: IpAddr, endpoint: Option<String>, headers: &HeaderMap) -> Facts {
+    match app.gate.subject_spec(policy) {
+        Some(spec) => facts::of(spec, Some(client), endpoint, headers),
+        // The gate says what is missing.
+        None => Facts::default(),
     }
 }

@@ -12,7 +12,6 @@ mod crowd;
 pub mod describe;
 pub mod envoy;
 mod facts;
-mod fields;
 mod gateway;
 mod leftover;
 mod live;

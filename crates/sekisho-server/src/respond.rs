@@ -1,99 +1,60 @@
-//! The one mapping of denials and errors to status, headers and body.
+//! What the server answers where it does not serve. Denials and failures of the engine are mapped in `sekisho::http`; here are
+//! the problems that only a server has.
 
-use std::time::Duration;
+use std::borrow::Cow;
 
 use axum::body::Body;
 use axum::http::StatusCode;
-use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
-use sekisho::limits::{Decision, Ending};
-use sekisho::{Error, Invalid};
-use serde_json::{Map, Value, json};
+use sekisho::limits::Ending;
+use sekisho::{Error, Invalid, http};
+use serde::Serialize;
 
 use crate::config::did_you_mean;
 use crate::quiet::quietly;
 
-/// What a caller sent can be a megabyte long; what is said about it is not.
-const MAX_SHOWN: usize = 400;
-
 /// An answer in `application/problem+json` (RFC 9457).
-#[derive(Debug, Clone)]
-pub(crate) struct Problem {
-    status: StatusCode,
-    kind: &'static str,
-    title: &'static str,
-    detail: String,
-    /// Members beside the standard ones.
-    members: Map<String, Value>,
-    headers: Vec<(HeaderName, HeaderValue)>,
-}
+#[derive(Debug, Clone, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Problem(http::Problem);
 
 impl Problem {
-    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<String>) -> Self {
-        let detail = shortened(detail.into());
-        Self { status, kind, title, detail, members: Map::new(), headers: Vec::new() }
-    }
-
-    fn with_member(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.members.insert(name.to_owned(), value.into());
-        self
-    }
-
-    fn with_header(mut self, name: HeaderName, value: impl Into<HeaderValue>) -> Self {
-        self.headers.push((name, value.into()));
-        self
+    fn new(status: StatusCode, kind: &'static str, title: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self(http::Problem::new(status, kind, title, detail))
     }
 
     /// A failure of the engine. `policies` are the names that could have been meant.
     pub(crate) fn of<'a>(error: &Error, policies: impl IntoIterator<Item = &'a str>) -> Self {
+        let problem = http::Problem::of(error);
         match error {
-            Error::Invalid(invalid) => Self::invalid(invalid),
-            Error::UnknownPolicy { name } => {
-                let near = did_you_mean(name, policies);
-                let detail = format!("unknown policy `{}`{near}", shortened(name.clone()));
-                let kind = "urn:sekisho:problem:unknown-policy";
-                Self::new(StatusCode::NOT_FOUND, kind, "Unknown policy", detail).with_member("field", "policy")
-            }
-            Error::UnknownReservation => {
-                let kind = "urn:sekisho:problem:unknown-reservation";
-                Self::new(StatusCode::NOT_FOUND, kind, "Unknown reservation", error.to_string())
-                    .with_member("field", "reservation")
-            }
+            // That an outage began is logged once, where it is noticed.
             Error::Unavailable { .. } => {
-                // The reason can name hosts and keys: it is for the log, not for callers. That an outage began is logged
-                // once, where it is noticed.
                 tracing::debug!(%error, "the store did not answer");
-                let detail = "the store did not answer; try again";
-                let kind = "urn:sekisho:problem:store-unavailable";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, "The store did not answer", detail)
-                    .with_header(RETRY_AFTER, HeaderValue::from_static("1"))
+                Self(problem)
             }
-            _ => {
-                // Keys hold subjects, which are people: only who asks for debug sees them.
-                match error {
-                    Error::Corrupt { reason, .. } => quietly!(error, reason, "the store holds something unreadable"),
-                    _ => quietly!(error, "a request failed"),
-                }
+            // Keys hold subjects, which are people: only who asks for debug sees them.
+            Error::Corrupt { reason, .. } => {
+                quietly!(error, reason, "the store holds something unreadable");
                 tracing::debug!(%error, "a request failed");
-                let kind = "urn:sekisho:problem:internal";
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, kind, "The server failed", "the request was not decided")
+                Self(problem)
             }
+            Error::UnknownPolicy { name } => Self(problem.adding(&did_you_mean(name, policies))),
+            _ => Self(problem),
         }
     }
 
     pub(crate) fn invalid(invalid: &Invalid) -> Self {
-        Self::bad_input(&invalid.field, invalid.to_string())
+        Self(http::Problem::invalid(invalid))
     }
 
     /// Something in a request cannot be; `field` may be empty where no field is at fault.
-    pub(crate) fn bad_input(field: &str, detail: impl Into<String>) -> Self {
-        let kind = "urn:sekisho:problem:invalid-input";
-        let problem = Self::new(StatusCode::BAD_REQUEST, kind, "Invalid input", detail);
-        if field.is_empty() { problem } else { problem.with_member("field", shortened(field.to_owned())) }
+    pub(crate) fn bad_input(field: &str, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self(http::Problem::bad_input(field, detail))
     }
 
     pub(crate) fn is_bad_input(&self) -> bool {
-        self.status == StatusCode::BAD_REQUEST
+        self.0.status() == StatusCode::BAD_REQUEST
     }
 
     /// The reservation has ended otherwise than asked.
@@ -104,25 +65,10 @@ impl Problem {
             _ => format!("the reservation is already {state}"),
         };
         let kind = "urn:sekisho:problem:reservation-ended";
-        Self::new(StatusCode::CONFLICT, kind, "The reservation has ended", detail).with_member("state", state)
-    }
-
-    /// A denial at the gateway.
-    pub(crate) fn denied(decision: &Decision) -> Self {
-        let violated: Vec<&str> = decision.charges.iter().flat_map(|charge| charge.violated()).collect();
-        let wait = decision.retry_after().unwrap_or_default();
-        let seconds = retry_after_seconds(wait);
-        let detail = format!("{} allows no more now; try again in {seconds} s", violated.join(", "));
-        let kind = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-        Self::new(
-            StatusCode::TOO_MANY_REQUESTS,
-            kind,
-            "Request cannot be satisfied as assigned quota has been exceeded",
-            detail,
+        Self(
+            http::Problem::new(StatusCode::CONFLICT, kind, "The reservation has ended", detail)
+                .with_member("state", state),
         )
-        .with_member("violated-policies", json!(violated))
-        .with_member("retry_after_ms", millis(wait))
-        .with_header(RETRY_AFTER, seconds)
     }
 
     pub(crate) fn not_found() -> Self {
@@ -134,12 +80,12 @@ impl Problem {
         let detail = "this path takes other methods";
         let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, "about:blank", "Method Not Allowed", detail);
         match allow.and_then(|allow| HeaderValue::from_str(&allow).ok()) {
-            Some(allow) => problem.with_header(ALLOW, allow),
+            Some(allow) => Self(problem.0.with_header(ALLOW, allow)),
             None => problem,
         }
     }
 
-    pub(crate) fn unsupported_media_type(detail: &str) -> Self {
+    pub(crate) fn unsupported_media_type(detail: &'static str) -> Self {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "about:blank", "Unsupported Media Type", detail)
     }
 
@@ -177,69 +123,34 @@ impl Problem {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, "Not configured", detail)
     }
 
-    pub(crate) fn not_implemented(detail: &str) -> Self {
+    pub(crate) fn not_implemented(detail: &'static str) -> Self {
         Self::new(StatusCode::NOT_IMPLEMENTED, "about:blank", "Not Implemented", detail)
     }
 
-    pub(crate) fn misdirected(detail: &str) -> Self {
+    pub(crate) fn misdirected(detail: &'static str) -> Self {
         Self::new(StatusCode::MISDIRECTED_REQUEST, "about:blank", "Misdirected Request", detail)
     }
 
     /// `how` says where the token goes.
     pub(crate) fn unauthorized(how: &str) -> Self {
         let detail = format!("send the API token as `{how}`");
-        Self::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail)
-            .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sekisho\""))
+        let problem = http::Problem::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail);
+        Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sekisho\"")))
     }
 
     /// The same over gRPC, which knows no bodies of errors.
     pub(crate) fn to_status(&self) -> tonic::Status {
-        let code = match self.status {
+        let code = match self.0.status() {
             StatusCode::BAD_REQUEST => tonic::Code::InvalidArgument,
             StatusCode::SERVICE_UNAVAILABLE => tonic::Code::Unavailable,
             _ => tonic::Code::Internal,
         };
-        tonic::Status::new(code, self.detail.as_str())
-    }
-
-    /// The body alone, where it stands inside another one.
-    pub(crate) fn to_json(&self) -> Value {
-        let mut body = Map::new();
-        body.insert("type".to_owned(), self.kind.into());
-        body.insert("title".to_owned(), self.title.into());
-        body.insert("status".to_owned(), self.status.as_u16().into());
-        body.insert("detail".to_owned(), self.detail.as_str().into());
-        body.extend(self.members.clone());
-        Value::Object(body)
+        tonic::Status::new(code, self.0.detail())
     }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = Body::from(self.to_json().to_string());
-        let mut response = Response::new(body);
-        *response.status_mut() = self.status;
-        response.headers_mut().extend(self.headers);
-        let kind = HeaderValue::from_static("application/problem+json");
-        response.headers_mut().insert(CONTENT_TYPE, kind);
-        response
+        self.0.into_response().map(Body::from)
     }
-}
-
-/// What `Retry-After` says: whole seconds, so that whoever waits as long as told is admitted, and at least one, because
-/// zero invites a loop.
-pub(crate) fn retry_after_seconds(wait: Duration) -> u64 {
-    u64::try_from(wait.as_micros().div_ceil(1_000_000)).unwrap_or(u64::MAX).max(1)
-}
-
-/// Rounded up for the same reason.
-pub(crate) fn millis(wait: Duration) -> u64 {
-    u64::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
-}
-
-fn shortened(text: String) -> String {
-    if text.chars().count() <= MAX_SHOWN {
-        return text;
-    }
-    text.chars().take(MAX_SHOWN).chain(['…']).collect()
 }

@@ -66,18 +66,23 @@
 //! # Elsewhere
 //!
 //! With the feature `redis`, `limits::RedisStore::connect` takes a `redis://`, `rediss://` or `redis+cluster://` URL and
-//! decides on Redis's clock. With `conformance`, `limits::conformance` is the suite that every store must pass, for those
+//! decides on Redis's clock. With `tower`, `tower::GateLayer` puts a gate in front of an axum service, and `http` alone has
+//! the headers and problem details that it answers with. With `conformance`, `limits::conformance` is the suite that every store must pass, for those
 //! who write one. Time comes from [`clock`]: a [`ManualClock`](clock::ManualClock) makes every test repeatable.
 
 pub mod backend;
 pub mod clock;
 pub mod error;
 pub mod gate;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod identity;
 pub mod key;
 pub mod limits;
 mod meters;
 mod open;
 pub mod store;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use error::{Error, Invalid};

@@ -5,10 +5,9 @@ use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse as _, Response};
 use sekisho::clock::Timestamp;
+use sekisho::http::{retry_after_millis, retry_after_seconds};
 use sekisho::limits::{ChargeOutcome, Decision, Mode, ReservationId, Rule, RuleOutcome};
 use serde::Serialize;
-
-use crate::respond::{millis, retry_after_seconds};
 
 /// The answer to a check, a peek, a reserve or an explain. Figures are whole numbers and never null.
 #[derive(Debug, Default, Serialize)]
@@ -66,7 +65,7 @@ struct Ruled<'a> {
 impl<'a> Answer<'a> {
     /// `listed`: the request had its charges in a list, so the answer has too.
     pub(super) fn to(decision: &'a Decision, listed: bool) -> Self {
-        let retry_after_ms = decision.retry_after().map(millis);
+        let retry_after_ms = decision.retry_after().map(retry_after_millis);
         let degraded = decision.degraded.map(|degraded| degraded.as_str());
         Self { allowed: Some(decision.allowed), degraded, retry_after_ms, ..Self::figures(decision, listed) }
     }
@@ -134,8 +133,8 @@ impl<'a> Ruled<'a> {
             held: outcome.held,
             remaining: outcome.remaining,
             reset_at: outcome.reset_at.as_millis_ceil(),
-            retry_after_ms: outcome.denied_until.map_or(0, |until| millis(until.since(at))),
-            wait_ms: outcome.wait_until.map(|until| millis(until.since(at))),
+            retry_after_ms: outcome.denied_until.map_or(0, |until| retry_after_millis(until.since(at))),
+            wait_ms: outcome.wait_until.map(|until| retry_after_millis(until.since(at))),
         }
     }
 }

@@ -57,7 +57,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
         let query = Query::<T>::try_from_uri(&parts.uri).map_err(|rejection| {
             let text = rejection.body_text();
             let message = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
-            Problem::bad_input(quoted(message).unwrap_or_default(), message)
+            Problem::bad_input(quoted(message).unwrap_or_default(), message.to_owned())
         })?;
         Ok(Self(query.0))
     }

@@ -86,5 +86,5 @@ async fn one(app: &App, check: CheckBody) -> Value {
         let decision = app.gate.check(&asked.asks).await.map_err(|error| app.problem(&asked.placed(error)))?;
         Ok::<_, Problem>(json!(Answer::to(&decision, asked.listed).in_batch()))
     };
-    outcome.await.unwrap_or_else(|problem| problem.to_json())
+    outcome.await.unwrap_or_else(|problem| json!(problem))
 }

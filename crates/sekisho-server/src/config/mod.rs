@@ -18,6 +18,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+pub use sekisho::http::HeaderStyle;
 use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
@@ -112,18 +113,6 @@ pub struct StoreConfig {
     /// For policies that say nothing themselves. `memory` takes effect later: until then it is `closed`.
     pub on_failure: OnFailure,
     pub timeout: Duration,
-}
-
-/// Which rate-limit headers the gateway sends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HeaderStyle {
-    /// `X-RateLimit-*`
-    Legacy,
-    /// `RateLimit-Policy` and `RateLimit` in the syntax of draft 11.
-    Draft,
-    #[default]
-    Both,
-    None,
 }
 
 impl Default for Config {

@@ -1,15 +1,12 @@
 //! From outcomes to the answer: a status for each descriptor, one word for all, headers and a body. Pure.
 
 use axum::http::{HeaderMap, HeaderValue};
-use axum::response::IntoResponse as _;
 use sekisho::clock::Timestamp;
+use sekisho::http::{HeaderStyle, denied, fields};
 use sekisho::limits::{ChargeOutcome, Decision, Degraded, Mode};
 
 use super::domain::Unit;
 use super::messages::{Code, CurrentLimit, DescriptorStatus, Header, RateLimitResponse, WholeSeconds};
-use crate::config::HeaderStyle;
-use crate::fields;
-use crate::respond::Problem;
 
 /// What became of one descriptor.
 #[derive(Debug)]
@@ -80,11 +77,8 @@ fn spoken_for(outcomes: &[Outcome], is_over: bool) -> Option<Decision> {
 }
 
 fn denial(decision: &Decision, style: HeaderStyle) -> (HeaderMap, Vec<u8>) {
-    let problem = Problem::denied(decision);
-    let body = problem.to_json().to_string().into_bytes();
-    let mut headers = problem.into_response().headers().clone();
-    fields::add(&mut headers, style, decision);
-    (headers, body)
+    let (head, body) = denied(decision, style).into_parts();
+    (head.headers, body.into())
 }
 
 fn header((name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)) -> Option<Header> {

@@ -20,12 +20,12 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use sekisho::gate::{Ask, Who};
+use sekisho::http::fields;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
 
 use crate::app::App;
 use crate::config::{Action, Route};
 use crate::facts::{self, Peer};
-use crate::fields;
 use crate::metrics::{self, RouteLabel};
 use crate::respond::Problem;
 
@@ -123,7 +123,7 @@ fn is_named(host: &str, wanted: &str) -> bool {
 /// Charges the route's policy, then answers, with the figures on either answer.
 async fn govern(app: &App, route: &Route, peer: Peer, request: Request<Body>) -> Result<Response, Problem> {
     let client = facts::client(app, peer, request.headers());
-    let facts = facts::of(client, Some(route.endpoint.clone()), request.method(), request.headers());
+    let facts = facts::of(app, &route.policy, client, Some(route.endpoint.clone()), request.headers());
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
     let decided = |error| app.problem(&error);
     match &route.action {
@@ -167,7 +167,5 @@ async fn turn(decision: &Decision) {
 }
 
 fn denied(app: &App, decision: &Decision) -> Response {
-    let mut response = Problem::denied(decision).into_response();
-    fields::add(response.headers_mut(), app.config.headers, decision);
-    response
+    sekisho::http::denied(decision, app.config.headers).map(Body::from)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Extension, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use sekisho::backend::BackendKind;
 use sekisho::gate::{Ask, Who};
@@ -52,11 +52,10 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
 pub(super) async fn usage(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
-    method: Method,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
-    let facts = facts::of(facts::client(&app, peer, &headers), None, &method, &headers);
+    let facts = facts::of(&app, &name, facts::client(&app, peer, &headers), None, &headers);
     let ask = Ask { policy: name, who: Who::Facts(facts), cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;

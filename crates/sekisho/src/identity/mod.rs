@@ -83,6 +83,10 @@ impl SubjectSpec {
         Ok(Self { parts, ipv6_prefix: 64 })
     }
 
+    pub fn parts(&self) -> &[SubjectPart] {
+        &self.parts
+    }
+
     /// 128 counts every IPv6 address for itself, as the seeds do.
     pub fn with_ipv6_prefix(mut self, bits: u8) -> Result<Self, Invalid> {
         if !(1..=128).contains(&bits) {

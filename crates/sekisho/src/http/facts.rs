@@ -1,0 +1,39 @@
+//! What an HTTP request tells of who sent it.
+
+use std::net::IpAddr;
+
+use http::header::{HeaderMap, HeaderValue, USER_AGENT};
+
+use crate::identity::{Facts, SubjectPart, SubjectSpec, TrustedProxies};
+
+/// The peer, unless a proxy of ours says otherwise.
+pub fn client(proxies: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    proxies.client(peer, hops(proxies, headers))
+}
+
+/// Whom a proxy asks about that has shown by other means that it may speak for others.
+pub fn client_told_by(proxies: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    proxies.client_told_by(peer, hops(proxies, headers))
+}
+
+/// A value that is no text is no hop either: it ends the walk as any garbage does.
+fn hops<'a>(proxies: &TrustedProxies, headers: &'a HeaderMap) -> impl DoubleEndedIterator<Item = &'a str> {
+    headers.get_all(proxies.source.header()).iter().map(|value| value.to_str().unwrap_or("?"))
+}
+
+/// What `spec` reads of the headers, and no more: most of them concern nobody here.
+pub fn of(spec: &SubjectSpec, client: Option<IpAddr>, endpoint: Option<String>, headers: &HeaderMap) -> Facts {
+    let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
+    let mut facts = Facts { ip: client, path: endpoint, ..Facts::default() };
+    for part in spec.parts() {
+        match part {
+            SubjectPart::IpUa => facts.user_agent = headers.get(USER_AGENT).and_then(text),
+            SubjectPart::Header(name) => {
+                let value = headers.get(name.as_str()).and_then(text);
+                facts.headers.extend(value.map(|value| (name.clone(), value)));
+            }
+            SubjectPart::Ip | SubjectPart::User | SubjectPart::Claim(_) | SubjectPart::Endpoint => {}
+        }
+    }
+    facts
+}

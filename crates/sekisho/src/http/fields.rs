@@ -1,0 +1,145 @@
+//! The rate-limit headers of a governed response.
+//!
+//! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-11: lists of structured-field strings
+//! (RFC 9651) with integer parameters. `X-RateLimit-Reset` is Unix seconds.
+
+use std::fmt::Write as _;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+
+use super::retry_after_seconds;
+use crate::limits::{Decision, Mode, Rule, RuleOutcome};
+
+/// Which rate-limit headers are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeaderStyle {
+    /// `X-RateLimit-*`
+    Legacy,
+    /// `RateLimit-Policy` and `RateLimit` in the syntax of draft 11.
+    Draft,
+    #[default]
+    Both,
+    None,
+}
+
+/// The largest integer a structured field can hold.
+const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const CURRENT: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Who decided, where the store did not.
+pub const DEGRADED: HeaderName = HeaderName::from_static("x-sekisho-degraded");
+
+/// Adds what `style` asks for. A policy in shadow mode says nothing: a client must not slow down for it.
+pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
+    if let Some(degraded) = decision.degraded {
+        headers.insert(DEGRADED, HeaderValue::from_static(degraded.as_str()));
+    }
+    let Some((charge, index)) = decision.binding().filter(|(charge, _)| charge.policy.mode() == Mode::Enforce) else {
+        return;
+    };
+    let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
+    if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
+        headers.insert(LIMIT, outcome.limit.into());
+        headers.insert(REMAINING, outcome.remaining.into());
+        headers.insert(RESET, outcome.reset_at.as_secs_ceil().into());
+    }
+    if matches!(style, HeaderStyle::Draft | HeaderStyle::Both) {
+        let rules = charge.policy.rules().iter().zip(&charge.rules);
+        // A block has no quota; it is worth naming only while it denies.
+        let shown = rules.filter(|(rule, outcome)| rule.algorithm() != "block" || outcome.denied_until.is_some());
+        let mut policies = String::with_capacity(64);
+        shown.for_each(|(rule, outcome)| push_policy(&mut policies, rule, outcome));
+        // On a denial `t` is the number of `Retry-After`: two different ones would leave clients guessing.
+        let seconds = match decision.retry_after() {
+            Some(wait) => retry_after_seconds(wait),
+            None => outcome.reset_at.since(decision.at).as_micros().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX),
+        };
+        let mut current = String::with_capacity(64);
+        push_string(&mut current, rule.name());
+        let _ = write!(current, ";r={};t={}", outcome.remaining.min(MAX_INTEGER), seconds.min(MAX_INTEGER));
+        for (name, value) in [(POLICY, policies), (CURRENT, current)] {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+/// The same on an answer that may bring such headers of its own. A gateway must not promise more than the server behind
+/// it: lists are joined, and of the old headers those with less remaining stay.
+pub fn merge(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
+    headers.remove(DEGRADED);
+    if ![LIMIT, REMAINING, RESET, POLICY, CURRENT].iter().any(|name| headers.contains_key(name)) {
+        return add(headers, style, decision);
+    }
+    let theirs = headers.clone();
+    const LISTS: [HeaderName; 2] = [POLICY, CURRENT];
+    LISTS.iter().for_each(|name| drop(headers.remove(name)));
+    add(headers, style, decision);
+    for name in LISTS {
+        for value in theirs.get_all(&name) {
+            headers.append(&name, value.clone());
+        }
+    }
+    let remaining = |headers: &HeaderMap| headers.get(REMAINING)?.to_str().ok()?.trim().parse::<u64>().ok();
+    if let (Some(ours), Some(less)) = (remaining(headers), remaining(&theirs))
+        && less < ours
+    {
+        for name in [LIMIT, REMAINING, RESET] {
+            match theirs.get(&name) {
+                Some(value) => drop(headers.insert(name, value.clone())),
+                None => drop(headers.remove(name)),
+            }
+        }
+    }
+}
+
+fn push_policy(list: &mut String, rule: &Rule, outcome: &RuleOutcome) {
+    if !list.is_empty() {
+        list.push_str(", ");
+    }
+    push_string(list, rule.name());
+    // A bucket's figures count its burst; its quota per window is the limit it refills at.
+    let quota = if rule.limit() == rule.capacity() { outcome.limit } else { rule.limit() };
+    let _ = write!(list, ";q={}", quota.min(MAX_INTEGER));
+    if rule.algorithm() == "concurrency" {
+        list.push_str(";qu=\"concurrent-requests\"");
+    }
+    if let Some(window) = rule.window() {
+        let seconds = window.as_micros().div_ceil(1_000_000).max(1).min(u128::from(MAX_INTEGER));
+        let _ = write!(list, ";w={seconds}");
+    }
+}
+
+/// A structured-field string: printable ASCII in quotes, with `"` and `\` escaped.
+fn push_string(to: &mut String, text: &str) {
+    to.push('"');
+    for c in text.chars().filter(|c| (' '..='~').contains(c)) {
+        if matches!(c, '"' | '\\') {
+            to.push('\\');
+        }
+        to.push(c);
+    }
+    to.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_escaped() {
+        let string = |text| {
+            let mut quoted = String::new();
+            push_string(&mut quoted, text);
+            quoted
+        };
+        assert_eq!(string(r#"a"b\c"#), r#""a\"b\\c""#);
+        assert_eq!(string("関所\n1"), "\"1\"");
+    }
+}
