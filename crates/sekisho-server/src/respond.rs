@@ -1,11 +1,13 @@
 //! The one mapping of denials and errors to status, headers and body.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::limits::{Decision, Ending};
 use sekisho::{Error, Invalid};
 use serde_json::{Map, Value, json};
@@ -212,6 +214,34 @@ impl IntoResponse for Problem {
         let kind = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(CONTENT_TYPE, kind);
         response
+    }
+}
+
+/// What `to_json` writes.
+impl JsonSchema for Problem {
+    fn schema_name() -> Cow<'static, str> {
+        "Problem".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let example = Self::bad_input("cost.requests", "`cost.requests` must be 0 or more; it is -1");
+        json_schema!({
+            "examples": [example.to_json()],
+            "description": "Why a request was refused or failed (RFC 9457). Nothing was counted for it.",
+            "type": "object",
+            "properties": {
+                "type": { "type": "string", "description": "A URI that names the kind of problem." },
+                "title": { "type": "string", "description": "The same for every problem of its kind." },
+                "status": { "type": "integer", "minimum": 400, "maximum": 599 },
+                "detail": { "type": "string", "description": "What is wrong here, for people." },
+                "field": { "type": "string", "description": "What is at fault, where something is: `cost.tokens`." },
+                "state": { "description": "How the reservation ended.", "enum": ["settled", "released", "expired"] },
+                "violated-policies": { "type": "array", "items": { "type": "string" } },
+                "retry_after_ms": { "type": "integer", "minimum": 0 },
+            },
+            "required": ["type", "title", "status", "detail"],
+            "additionalProperties": false,
+        })
     }
 }
 
