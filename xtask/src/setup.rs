@@ -25,6 +25,7 @@ pub(crate) fn run() -> Result<()> {
     proxy("nginx", &["/usr/sbin/nginx", "nginx"], "-v")?;
     proxy("caddy", &["caddy"], "version")?;
     envoy()?;
+    schemathesis()?;
     nextest()
 }
 
@@ -95,6 +96,22 @@ fn envoy() -> Result<()> {
     let found = version().filter(is_right);
     let found = found.with_context(|| format!("Envoy {ENVOY_VERSION} is installed but does not run"))?;
     println!("envoy: {}", found.lines().next_back().unwrap_or_default());
+    Ok(())
+}
+
+fn schemathesis() -> Result<()> {
+    const REQUIREMENTS: &str = "crates/sekisho-server/tests/schemathesis/requirements.txt";
+    let requirements = fs::read_to_string(shell::root().join(REQUIREMENTS))?;
+    let wanted = requirements.lines().find_map(|line| line.strip_prefix("schemathesis=="));
+    let wanted = wanted.with_context(|| format!("{REQUIREMENTS} names no schemathesis"))?;
+    // The path is also in the test that runs it.
+    let version = || shell::probe(python::bin("schemathesis").join("st"), &["--version"]);
+    let is_right = |version: &String| version.ends_with(&format!(" {wanted}"));
+    if version().filter(is_right).is_none() {
+        python::install("schemathesis", &["--requirement", REQUIREMENTS])?;
+    }
+    version().filter(is_right).with_context(|| format!("schemathesis {wanted} is installed but does not run"))?;
+    println!("schemathesis: {wanted}");
     Ok(())
 }
 

@@ -45,6 +45,8 @@ enum Command {
     Peek(commands::peek::PeekArgs),
     /// Forget all that is counted, held and overridden for one subject
     Reset(commands::reset::ResetArgs),
+    /// Print the HTTP API as an OpenAPI document
+    Openapi,
     /// Print completions for a shell
     Completions(commands::completions::CompletionsArgs),
 }
@@ -82,6 +84,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Explain(args)) => commands::explain::run(&args),
         Some(Command::Peek(args)) => commands::peek::run(&args),
         Some(Command::Reset(args)) => commands::reset::run(&args),
+        Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };
     match outcome {

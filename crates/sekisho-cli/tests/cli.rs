@@ -211,6 +211,15 @@ fn envoys_service_is_served_beside_the_rest() {
 }
 
 #[test]
+fn the_document_is_printed_as_it_is_served() {
+    let server = Serving::start(&["--grpc", "off"], &[]);
+    let (code, out, _) = run(&["openapi"]);
+    let printed: Value = serde_json::from_str(&out).unwrap();
+    let mut served = ureq::get(format!("{}/openapi.json", server.api)).call().unwrap();
+    assert_eq!((code, printed), (0, served.body_mut().read_json().unwrap()));
+}
+
+#[test]
 fn help_names_the_exit_codes_and_completions_are_there() {
     let (code, out, _) = run(&["--help"]);
     assert!(code == 0 && out.contains("Exit codes"), "{out}");

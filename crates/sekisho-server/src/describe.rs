@@ -1,25 +1,30 @@
 //! Policies as users see them: in `GET /v1/policies` and in `sekisho config check`.
 
+use schemars::JsonSchema;
 use sekisho::limits::{Mode, OnFailure, OnLeaseExpiry, Period, Policy, Rule};
 use serde::Serialize;
 
 use crate::config::{PolicyConfig, SubjectConfig, units};
 use crate::envoy::{Allowance, Descriptor, Domain, Value};
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Policy")]
 pub struct PolicyView {
     pub name: String,
     /// How the subject is built; empty where callers name it themselves.
     pub subject: Vec<String>,
+    #[schemars(extend("enum" = ["enforce", "shadow"]))]
     pub mode: &'static str,
     pub lease_ms: u64,
+    #[schemars(extend("enum" = ["settle", "release"]))]
     pub on_lease_expiry: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<&'static str>,
     pub rules: Vec<RuleView>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Rule")]
 pub struct RuleView {
     pub name: String,
     pub algorithm: &'static str,

@@ -16,6 +16,7 @@ mod gateway;
 mod leftover;
 mod live;
 mod metrics;
+mod openapi;
 mod pace;
 mod quiet;
 mod respond;
@@ -26,3 +27,8 @@ mod start;
 pub use live::Handle;
 pub use server::{Addresses, Server, stop_signal};
 pub use start::{StartError, open_store};
+
+/// The API in OpenAPI's words, as a server without a token serves it at `/openapi.json`.
+pub fn openapi() -> serde_json::Value {
+    api::document(false)
+}

@@ -7,6 +7,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::limits::Ending;
 use sekisho::{Error, Invalid, http};
 use serde::Serialize;
@@ -152,5 +153,33 @@ impl Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         self.0.into_response().map(Body::from)
+    }
+}
+
+/// What is written.
+impl JsonSchema for Problem {
+    fn schema_name() -> Cow<'static, str> {
+        "Problem".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let example = Self::bad_input("cost.requests", "`cost.requests` must be 0 or more; it is -1");
+        json_schema!({
+            "examples": [example],
+            "description": "Why a request was refused or failed (RFC 9457). Nothing was counted for it.",
+            "type": "object",
+            "properties": {
+                "type": { "type": "string", "description": "A URI that names the kind of problem." },
+                "title": { "type": "string", "description": "The same for every problem of its kind." },
+                "status": { "type": "integer", "minimum": 400, "maximum": 599 },
+                "detail": { "type": "string", "description": "What is wrong here, for people." },
+                "field": { "type": "string", "description": "What is at fault, where something is: `cost.tokens`." },
+                "state": { "description": "How the reservation ended.", "enum": ["settled", "released", "expired"] },
+                "violated-policies": { "type": "array", "items": { "type": "string" } },
+                "retry_after_ms": { "type": "integer", "minimum": 0 },
+            },
+            "required": ["type", "title", "status", "detail"],
+            "additionalProperties": false,
+        })
     }
 }

@@ -48,6 +48,15 @@ fn check_counts_and_denies() {
 }
 
 #[test]
+fn whole_numbers_may_have_a_point_or_an_exponent() {
+    let server = TestServer::start(POLICIES);
+    for (cost, used) in [("1.0", 1), ("2e0", 3), ("0.0", 3)] {
+        let body = format!(r#"{{"policy":"demo","subject":"a","cost":{{"requests":{cost}}}}}"#);
+        assert_eq!(server.post("/v1/check", body).expect(200)["rules"][0]["used"], used);
+    }
+}
+
+#[test]
 fn facts_build_the_subject() {
     let server = TestServer::start(POLICIES);
     let answer = server.post("/v1/check", json!({ "policy": "demo", "facts": { "ip": "2001:db8::1" } })).expect(200);

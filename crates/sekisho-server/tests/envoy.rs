@@ -375,6 +375,9 @@ fn the_same_as_json() {
         (json!({ "domain": "edge" }), "descriptors"),
         (json!({ "domain": "edge", "descriptors": [], "hits": 1 }), "hits"),
         (json!({ "domain": "edge", "hitsAddend": -1 }), "hitsAddend"),
+        (json!({ "domain": "edge", "hitsAddend": 1.5 }), "hitsAddend"),
+        (json!({ "domain": "none", "descriptors": [{ "limit": { "unit": 8 } }] }), "descriptors[0].limit.unit"),
+        (json!({ "domain": "none", "descriptors": [[null, null, null, null]] }), "descriptors[0]"),
         (json!({ "domain": "edge", "descriptors": [{ "limit": { "unit": "MINUT" } }] }), "descriptors[0].limit.unit"),
     ] {
         assert_eq!(ask(refused).expect(400)["field"], field);

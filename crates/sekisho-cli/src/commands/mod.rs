@@ -6,6 +6,7 @@ mod envoy_rules;
 pub(crate) mod explain;
 mod figures;
 pub(crate) mod import_envoy;
+pub(crate) mod openapi;
 pub(crate) mod peek;
 mod reload;
 pub(crate) mod reset;

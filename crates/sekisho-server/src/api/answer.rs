@@ -1,20 +1,29 @@
 //! Decisions as JSON.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::http::StatusCode;
 use axum::http::header::RETRY_AFTER;
 use axum::response::{IntoResponse as _, Response};
+use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
 use sekisho::http::{retry_after_millis, retry_after_seconds};
 use sekisho::limits::{ChargeOutcome, Decision, Mode, ReservationId, Rule, RuleOutcome};
 use serde::Serialize;
+use serde_json::Value;
+
+use crate::respond::Problem;
 
 /// The answer to a check, a peek, a reserve or an explain. Figures are whole numbers and never null.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "Decision", example = Answer::example())]
+#[schemars(extend("oneOf" = [{ "required": ["rules"] }, { "required": ["charges"] }]))]
 pub(super) struct Answer<'a> {
     /// Set only inside a batch, where the HTTP status cannot say it.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<u16>,
+    /// Left out where nothing was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed: Option<bool>,
     /// Who decided where the store did not; there are no figures then.
@@ -22,44 +31,95 @@ pub(super) struct Answer<'a> {
     degraded: Option<&'static str>,
     #[serde(flatten)]
     one: Option<Charged<'a>>,
+    /// Where the request listed its charges; in its order.
     #[serde(skip_serializing_if = "Option::is_none")]
     charges: Option<Vec<Charged<'a>>>,
+    /// The rule that denies longest or, when all admit, the one nearest to its limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     binding: Option<&'a str>,
+    /// What to settle or release.
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation: Option<String>,
+    /// When the reservation ends by itself, in Unix milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<u64>,
+    /// After so long the same request is admitted, if nobody else came.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_ms: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
+/// The figures of one charge.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ChargeFigures")]
 struct Charged<'a> {
     policy: &'a str,
     subject: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     endpoint: Option<&'a str>,
+    /// The policy is in shadow mode: it counts and reports, and denies nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadow: Option<bool>,
+    /// Whether it would deny if it were not in shadow mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_deny: Option<bool>,
     rules: Vec<Ruled<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+/// The figures of one rule.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RuleFigures")]
 struct Ruled<'a> {
     name: &'a str,
     algorithm: &'static str,
     unit: &'a str,
+    /// For a bucket: the most that it holds.
     limit: u64,
+    /// What is settled.
     used: u64,
+    /// What is reserved and open.
     held: u64,
+    /// What could be taken now.
     remaining: u64,
+    /// When everything is there again, in Unix milliseconds.
     reset_at: u64,
+    /// 0 where this rule does not deny.
     retry_after_ms: u64,
+    /// Admitted, but its turn comes only then.
     #[serde(skip_serializing_if = "Option::is_none")]
     wait_ms: Option<u64>,
+}
+
+/// The answers to a batch.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "CheckBatchResults")]
+pub(super) struct Results {
+    /// In the order of the checks, each with a `status` of its own.
+    #[schemars(with = "Vec<Outcome>")]
+    pub(super) results: Vec<Value>,
+}
+
+/// What stands in a batch's answer.
+#[derive(JsonSchema)]
+#[schemars(untagged, inline)]
+#[allow(dead_code, reason = "a description alone: each is written as soon as it is decided")]
+enum Outcome {
+    Decided(Answer<'static>),
+    Refused(Problem),
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(example = Settled { state: "settled", charged: BTreeMap::from([("requests".to_owned(), 1)]) })]
+pub(super) struct Settled {
+    #[schemars(extend("const" = "settled"))]
+    pub(super) state: &'static str,
+    /// What was charged in the end, by unit.
+    pub(super) charged: BTreeMap<String, u64>,
+}
+
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Released {
+    #[schemars(extend("const" = "released"))]
+    pub(super) state: &'static str,
 }
 
 impl<'a> Answer<'a> {
@@ -82,6 +142,25 @@ impl<'a> Answer<'a> {
         self.reservation = Some(id.to_string());
         self.expires_at = Some(expires_at.as_micros() / 1_000);
         self
+    }
+
+    /// For the OpenAPI document.
+    fn example() -> Answer<'static> {
+        let rule = Ruled {
+            name: "minute",
+            algorithm: "fixed_window",
+            unit: "requests",
+            limit: 5,
+            used: 1,
+            held: 0,
+            remaining: 4,
+            reset_at: 1_759_104_060_000,
+            retry_after_ms: 0,
+            wait_ms: None,
+        };
+        let (policy, subject, rules) = ("demo", "192.0.2.1", vec![rule]);
+        let one = Charged { policy, subject, endpoint: None, shadow: None, would_deny: None, rules };
+        Answer { allowed: Some(true), one: Some(one), binding: Some("minute"), ..Answer::default() }
     }
 
     pub(super) fn in_batch(mut self) -> Self {

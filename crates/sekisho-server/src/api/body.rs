@@ -7,6 +7,7 @@ use axum::http::request::Parts;
 use futures_util::StreamExt as _;
 use serde::de::DeserializeOwned;
 
+use super::object::Object;
 use crate::pace::is_too_slow;
 use crate::respond::Problem;
 
@@ -94,7 +95,7 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+    let Object(value) = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
         // A dot is the whole body, a question mark a key that was cut short.
         let path = if path == "." || path.ends_with('?') { "" } else { &path };

@@ -12,13 +12,13 @@ use sekisho::backend::BackendKind;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
 use serde_json::{Value, json};
 
-use super::answer::Answer;
+use super::answer::{Answer, Results};
 use super::body::{Body, MAX_BATCH as MAX_BATCH_BYTES};
-use super::request::{Asked, BatchBody, CheckBody, ReserveBody};
+use super::object::Object;
+use super::request::{Asked, BatchBody, CheckBody, MAX_BATCH, ReserveBody};
 use crate::app::App;
 use crate::respond::Problem;
 
-const MAX_BATCH: usize = 1000;
 /// How many of a batch are with the store at once. One connection carries them all, so more would only queue elsewhere.
 const AT_ONCE: usize = 64;
 
@@ -67,16 +67,15 @@ pub(super) async fn reserve(
 pub(super) async fn batch(
     State(app): State<Arc<App>>,
     Body(body): Body<BatchBody, MAX_BATCH_BYTES>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Results>, Problem> {
     let count = body.checks.len();
     if count == 0 || count > MAX_BATCH {
         return Err(Problem::bad_input("checks", format!("`checks` must be 1 to {MAX_BATCH}; there are {count}")));
     }
     // Memory decides at once: only a store that has to be waited for gains from many at a time.
     let at_once = if app.backend.kind == BackendKind::Memory { 1 } else { AT_ONCE };
-    let results = stream::iter(body.checks).map(|check| one(&app, check)).buffered(at_once);
-    let results: Vec<Value> = results.collect().await;
-    Ok(Json(json!({ "results": results })))
+    let results = stream::iter(body.checks).map(|Object(check)| one(&app, check)).buffered(at_once);
+    Ok(Json(Results { results: results.collect().await }))
 }
 
 /// One check of a batch, with its own outcome.

@@ -5,30 +5,32 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use sekisho::limits::{Ended, Ending, ReservationId};
-use serde_json::{Map, Value, json};
 
+use super::answer::{Released, Settled};
 use super::body::Body;
 use super::request::{ReleaseBody, SettleBody};
 use crate::app::App;
 use crate::respond::Problem;
 
-pub(super) async fn settle(State(app): State<Arc<App>>, Body(body): Body<SettleBody>) -> Result<Json<Value>, Problem> {
+pub(super) async fn settle(
+    State(app): State<Arc<App>>,
+    Body(body): Body<SettleBody>,
+) -> Result<Json<Settled>, Problem> {
     let id = reservation(&body.reservation)?;
     let cost = body.cost.cost().map_err(|invalid| Problem::invalid(&invalid))?;
     let ended = app.gate.settle(&id, &cost).await.map_err(|error| app.problem(&error))?;
     expect(&ended, Ending::Settled)?;
-    let charged: Map<String, Value> = ended.charged.into_iter().map(|(unit, amount)| (unit, amount.into())).collect();
-    Ok(Json(json!({ "state": "settled", "charged": charged })))
+    Ok(Json(Settled { state: "settled", charged: ended.charged.into_iter().collect() }))
 }
 
 pub(super) async fn release(
     State(app): State<Arc<App>>,
     Body(body): Body<ReleaseBody>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Released>, Problem> {
     let id = reservation(&body.reservation)?;
     let ended = app.gate.release(&id).await.map_err(|error| app.problem(&error))?;
     expect(&ended, Ending::Released)?;
-    Ok(Json(json!({ "state": "released" })))
+    Ok(Json(Released { state: "released" }))
 }
 
 fn reservation(text: &str) -> Result<ReservationId, Problem> {

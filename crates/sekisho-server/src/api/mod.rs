@@ -4,8 +4,11 @@ mod answer;
 mod body;
 mod decide;
 mod end;
+mod object;
 mod operate;
 mod request;
+mod routes;
+mod words;
 
 use std::sync::Arc;
 
@@ -14,32 +17,20 @@ use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{any, get, post};
 
 use crate::app::App;
-use crate::envoy::json;
 use crate::respond::Problem;
 use crate::{auth, metrics};
 pub(crate) use body::AnyBody;
+pub(crate) use object::Object;
+pub(crate) use request::whole;
+pub(crate) use routes::document;
+use routes::routes;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/check", post(decide::check))
-        .route("/v1/check/batch", post(decide::batch))
-        .route("/v1/peek", post(decide::peek))
-        .route("/v1/reserve", post(decide::reserve))
-        .route("/v1/settle", post(end::settle))
-        .route("/v1/release", post(end::release))
-        .route("/v1/explain", get(operate::explain))
-        .route("/v1/reset", post(operate::reset))
-        .route("/v1/grant", post(operate::grant))
-        .route("/v1/override", post(operate::override_limits))
-        .route("/v1/policies", get(operate::policies))
-        .route("/metrics", get(metrics::render))
-        .route("/auth/nginx", any(auth::nginx))
-        .route("/auth/forward", any(auth::forward))
-        .route("/json", post(json::answer))
-        .route("/healthcheck", get(async || "OK"))
+    routes()
+        .into_iter()
+        .fold(Router::new(), |router, route| router.route(route.path, route.handler))
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .fallback(async || Problem::not_found())
         .layer(from_fn_with_state(Arc::clone(&app), authorized))
@@ -63,4 +54,28 @@ async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -
         }
     }
     next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use sekisho::backend::Backend;
+
+    use super::*;
+    use crate::config::Config;
+
+    /// axum's router names its paths only when it is printed for debugging, those of the fallback among them.
+    #[test]
+    fn the_router_and_the_document_have_the_same_paths() {
+        let config = Config::parse("test.yaml", "{}").unwrap();
+        let backend = Backend::memory(config.memory);
+        let printed = format!("{:?}", router(App::new(config, backend).unwrap()));
+        let is_route = |text: &&str| text.starts_with('/') && !["/", "/{*__private__axum_fallback}"].contains(text);
+        let mut served: Vec<&str> = printed.split('"').filter(is_route).collect();
+        served.sort_unstable();
+        served.dedup();
+        let document = document(false);
+        let described: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
+        assert!(served.contains(&"/v1/check"), "{printed}");
+        assert_eq!(described, served);
+    }
 }

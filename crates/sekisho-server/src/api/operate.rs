@@ -5,21 +5,19 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
+use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
 use sekisho::key::{Endpoint, Subject};
 use sekisho::limits::Decision;
 use sekisho::{Error, Invalid};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::answer::Answer;
 use super::body::{Body, Params};
-use super::request::{GrantBody, OverrideBody, TargetBody};
+use super::request::{GrantBody, LATEST, OverrideBody, TargetBody};
 use crate::app::App;
-use crate::describe;
+use crate::describe::{self, PolicyView};
 use crate::respond::Problem;
-
-/// The end of the year 9999: no clock that is right goes further.
-const LATEST: u64 = 253_402_300_799_999;
 
 pub(super) async fn explain(
     State(app): State<Arc<App>>,
@@ -55,10 +53,16 @@ pub(super) async fn override_limits(
     figures(&app, app.gate.limits().override_limits(&body.policy, subject, endpoint, &limits, until).await)
 }
 
-pub(super) async fn policies(State(app): State<Arc<App>>) -> Json<Value> {
+/// What is configured.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(super) struct Policies {
+    policies: Vec<PolicyView>,
+}
+
+pub(super) async fn policies(State(app): State<Arc<App>>) -> Json<Policies> {
     let mut policies = describe::policies(&app.config.policies);
     policies.extend(describe::policies_of(&app.config.domains));
-    Json(json!({ "policies": policies }))
+    Json(Policies { policies })
 }
 
 fn target(subject: &str, endpoint: Option<&str>) -> Result<(Subject, Option<Endpoint>), Problem> {

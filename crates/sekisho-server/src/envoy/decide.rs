@@ -26,7 +26,7 @@ use crate::connection::unix_seconds;
 use crate::respond::Problem;
 
 /// Envoy sends a handful; each may be a call to the store.
-const MAX_DESCRIPTORS: usize = 128;
+pub(super) const MAX_DESCRIPTORS: usize = 128;
 /// How many of them are with the store at once.
 const AT_ONCE: usize = 8;
 

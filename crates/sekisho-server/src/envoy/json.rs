@@ -1,5 +1,6 @@
 //! The service as plain HTTP, for clients without gRPC: `POST /json` with proto3's JSON, as Envoy's own service has it.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,15 +9,17 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use data_encoding::BASE64;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use super::decide::should_rate_limit;
+use super::decide::{MAX_DESCRIPTORS, should_rate_limit};
 use super::domain::Unit;
 use super::messages::{
     Code, DescriptorStatus, Entry, Header, LimitOverride, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use crate::api::AnyBody;
+use crate::api::{AnyBody, Object, whole};
 use crate::app::App;
 use crate::respond::Problem;
 
@@ -30,46 +33,51 @@ pub(crate) async fn answer(
     Ok((status, Json(ResponseBody::from(response))).into_response())
 }
 
-/// Both spellings are proto3's. `null` is the same as nothing.
-#[derive(Debug, Deserialize)]
+/// A request to Envoy's rate-limit service in proto3's JSON. Fields may also be written in snake case; `null` is the same
+/// as nothing.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "RateLimitRequest", extend("required" = ["domain", "descriptors"]))]
 pub(crate) struct RequestBody {
-    #[serde(default)]
+    /// One that is not configured limits nothing.
+    #[schemars(with = "String", length(min = 1))]
     domain: Option<String>,
-    #[serde(default)]
-    descriptors: Option<Vec<DescriptorBody>>,
-    #[serde(default, alias = "hits_addend")]
+    #[schemars(with = "Vec<DescriptorBody>", extend("minItems" = 1, "maxItems" = MAX_DESCRIPTORS))]
+    descriptors: Option<Vec<Object<DescriptorBody>>>,
+    /// What each descriptor takes that does not say itself; 0 is 1.
+    #[serde(alias = "hits_addend")]
     hits_addend: Option<Number>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "RateLimitDescriptor")]
 struct DescriptorBody {
-    #[serde(default)]
-    entries: Option<Vec<EntryBody>>,
-    #[serde(default)]
-    limit: Option<OverrideBody>,
-    #[serde(default, alias = "hits_addend")]
+    entries: Option<Vec<Object<EntryBody>>>,
+    /// Goes before the configured limit.
+    limit: Option<Object<OverrideBody>>,
+    /// 0 looks and takes nothing.
+    #[serde(alias = "hits_addend")]
     hits_addend: Option<Number>,
-    #[serde(default, alias = "is_negative_hits")]
+    /// Gives back instead of taking.
+    #[serde(alias = "is_negative_hits")]
     is_negative_hits: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "RateLimitEntry")]
 struct EntryBody {
-    #[serde(default)]
     key: Option<String>,
-    #[serde(default)]
     value: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
+#[schemars(rename = "RateLimitOverride")]
 struct OverrideBody {
-    #[serde(default, alias = "requests_per_unit")]
+    #[serde(alias = "requests_per_unit")]
     requests_per_unit: Option<Number>,
-    #[serde(default)]
     unit: Option<UnitBody>,
 }
 
@@ -80,6 +88,36 @@ struct Number(u64);
 /// A unit by its name or its number.
 #[derive(Debug, Clone, Copy)]
 struct UnitBody(i32);
+
+impl JsonSchema for Number {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Number".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": ["integer", "string"], "minimum": 0, "maximum": u64::MAX, "pattern": "^[0-9]{1,19}$" })
+    }
+}
+
+impl JsonSchema for UnitBody {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Unit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = Unit::ALL.map(|unit| json!(unit.written()));
+        let known = [names.as_slice(), &Unit::ALL.map(|unit| json!(i32::from(unit)))].concat();
+        json_schema!({ "enum": known })
+    }
+}
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -93,6 +131,10 @@ impl<'de> Deserialize<'de> for Number {
 
             fn visit_u64<E>(self, number: u64) -> Result<Number, E> {
                 Ok(Number(number))
+            }
+
+            fn visit_f64<E: de::Error>(self, number: f64) -> Result<Number, E> {
+                whole(number).map(Number).ok_or_else(|| E::invalid_value(de::Unexpected::Float(number), &self))
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Number, E> {
@@ -114,9 +156,8 @@ impl<'de> Deserialize<'de> for UnitBody {
             }
 
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<UnitBody, E> {
-                i32::try_from(number)
-                    .map(UnitBody)
-                    .map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+                let unit = i32::try_from(number).ok().filter(|number| Unit::try_from(*number).is_ok());
+                unit.map(UnitBody).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<UnitBody, E> {
@@ -132,20 +173,27 @@ impl From<RequestBody> for RateLimitRequest {
     fn from(body: RequestBody) -> Self {
         Self {
             domain: body.domain.unwrap_or_default(),
-            descriptors: body.descriptors.unwrap_or_default().into_iter().map(Into::into).collect(),
-            hits_addend: whole(body.hits_addend),
+            descriptors: body
+                .descriptors
+                .unwrap_or_default()
+                .into_iter()
+                .map(|descriptor| descriptor.0.into())
+                .collect(),
+            hits_addend: clamped(body.hits_addend),
         }
     }
 }
 
 impl From<DescriptorBody> for RateLimitDescriptor {
     fn from(body: DescriptorBody) -> Self {
-        let entry =
-            |entry: EntryBody| Entry { key: entry.key.unwrap_or_default(), value: entry.value.unwrap_or_default() };
+        let entry = |Object(entry): Object<EntryBody>| Entry {
+            key: entry.key.unwrap_or_default(),
+            value: entry.value.unwrap_or_default(),
+        };
         Self {
             entries: body.entries.unwrap_or_default().into_iter().map(entry).collect(),
-            limit: body.limit.map(|limit| LimitOverride {
-                requests_per_unit: whole(limit.requests_per_unit),
+            limit: body.limit.map(|Object(limit)| LimitOverride {
+                requests_per_unit: clamped(limit.requests_per_unit),
                 unit: limit.unit.map_or(0, |unit| unit.0),
             }),
             hits_addend: body.hits_addend.map(|hits| hits.0),
@@ -155,14 +203,16 @@ impl From<DescriptorBody> for RateLimitDescriptor {
 }
 
 /// What does not fit is as much as fits: it is more than any limit.
-fn whole(number: Option<Number>) -> u32 {
+fn clamped(number: Option<Number>) -> u32 {
     number.map_or(0, |number| u32::try_from(number.0).unwrap_or(u32::MAX))
 }
 
-/// proto3 leaves out what has its default.
-#[derive(Debug, Serialize)]
+/// An answer of Envoy's rate-limit service. proto3 leaves out what has its default.
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-struct ResponseBody {
+#[schemars(rename = "RateLimitResponse")]
+pub(crate) struct ResponseBody {
+    #[schemars(extend("enum" = ["OK", "OVER_LIMIT", "UNKNOWN"]))]
     overall_code: &'static str,
     statuses: Vec<StatusBody>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -171,9 +221,11 @@ struct ResponseBody {
     raw_body: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "RateLimitStatus")]
 struct StatusBody {
+    #[schemars(extend("enum" = ["OK", "OVER_LIMIT", "UNKNOWN"]))]
     code: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     current_limit: Option<LimitBody>,
@@ -183,8 +235,9 @@ struct StatusBody {
     duration_until_reset: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "RateLimit")]
 struct LimitBody {
     #[serde(skip_serializing_if = "String::is_empty")]
     name: String,
@@ -193,7 +246,8 @@ struct LimitBody {
     unit: &'static str,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RateLimitHeader")]
 struct HeaderBody {
     key: String,
     value: String,

@@ -1,0 +1,268 @@
+//! Every route of the API, once: the router and the OpenAPI document are both made from this table.
+
+use std::sync::{Arc, LazyLock};
+
+use axum::extract::State;
+use axum::handler::Handler;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, any, get, post};
+use serde_json::{Value, json};
+
+use super::answer::{self, Released, Results, Settled};
+use super::operate::Policies;
+use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody, ReserveBody, SettleBody, TargetBody};
+use super::{decide, end, operate};
+use crate::app::App;
+use crate::envoy::json as envoy;
+use crate::openapi::{self, Answer, Operation, headers};
+use crate::{auth, metrics};
+
+pub(super) struct Route {
+    pub(super) path: &'static str,
+    pub(super) methods: &'static [&'static str],
+    pub(super) handler: MethodRouter<Arc<App>>,
+    pub(super) operation: Operation,
+}
+
+impl Route {
+    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+        Self { path, methods: &["GET"], handler: get(handler), operation }
+    }
+
+    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+        Self { path, methods: &["POST"], handler: post(handler), operation }
+    }
+
+    fn any<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+        let methods = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
+        Self { path, methods, handler: any(handler), operation }
+    }
+}
+
+pub(super) fn routes() -> Vec<Route> {
+    [limits(), operators(), others()].into_iter().flatten().collect()
+}
+
+fn limits() -> Vec<Route> {
+    let operation = |id, summary| Operation::new("limits", id, summary);
+    let charge = || json!({ "policy": "demo", "subject": "192.0.2.1", "cost": { "requests": 1 } });
+    let id = "AQABAgMEBQYHCAkKCwwNDg8ABGRlbW8ACTE5Mi4wLjIuMQAA";
+    vec![
+        Route::post(
+            "/v1/check",
+            decide::check,
+            decides(operation("check", "Takes a charge now").asks::<CheckBody>(charge()), allowed(&[])),
+        ),
+        Route::post(
+            "/v1/peek",
+            decide::peek,
+            decides(
+                operation("peek", "What a check would answer; takes nothing").asks::<CheckBody>(charge()),
+                allowed(&[]),
+            ),
+        ),
+        Route::post(
+            "/v1/reserve",
+            decide::reserve,
+            decides(
+                operation("reserve", "Holds a charge until it is settled or released").asks::<ReserveBody>(
+                    json!({ "policy": "demo", "subject": "192.0.2.1", "lease_ms": 30_000, "idempotency_key": "call-1" }),
+                ),
+                allowed(&["reservation", "expires_at"])
+                    .leads_to("settle", "reservation")
+                    .leads_to("release", "reservation"),
+            ),
+        ),
+        Route::post(
+            "/v1/settle",
+            end::settle,
+            operation("settle", "Ends a reservation with what it really cost")
+                .asks::<SettleBody>(json!({ "reservation": id, "cost": { "requests": 1 } }))
+                .answers(Answer::new(StatusCode::OK, "It is settled, now or before.").json::<Settled>())
+                .fails(&[StatusCode::NOT_FOUND, StatusCode::CONFLICT])
+                .asks_the_store(),
+        ),
+        Route::post(
+            "/v1/release",
+            end::release,
+            operation("release", "Gives back all that a reservation holds")
+                .asks::<ReleaseBody>(json!({ "reservation": id }))
+                .answers(Answer::new(StatusCode::OK, "It is released, now or before.").json::<Released>())
+                .fails(&[StatusCode::NOT_FOUND, StatusCode::CONFLICT])
+                .asks_the_store(),
+        ),
+        Route::post(
+            "/v1/check/batch",
+            decide::batch,
+            operation("checkBatch", "Many checks in one request, each with its own outcome")
+                .asks::<BatchBody>(json!({ "checks": [charge(), { "policy": "demo", "subject": "192.0.2.2" }] }))
+                .answers(Answer::new(StatusCode::OK, "The outcome of each, in order.").json::<Results>()),
+        ),
+    ]
+}
+
+fn operators() -> Vec<Route> {
+    let operation = |id, summary| Operation::new("operators", id, summary);
+    let figures = |operation: Operation| {
+        let only = json!({ "required": ["policy", "subject", "rules"] });
+        let answer = Answer::new(StatusCode::OK, "The figures of every rule.").json_with::<answer::Answer<'_>>(only);
+        operation.answers(answer).fails(&[StatusCode::NOT_FOUND]).asks_the_store()
+    };
+    let target = || json!({ "policy": "demo", "subject": "192.0.2.1" });
+    let with = |name: &str, value: Value| {
+        let mut target = target();
+        target[name] = value;
+        target
+    };
+    let mut limits = with("limits", json!({ "minute": 100 }));
+    limits["until"] = json!(4_102_444_800_000u64);
+    vec![
+        Route::get(
+            "/v1/explain",
+            operate::explain,
+            figures(operation("explain", "Every rule of a policy for one subject").queries::<TargetBody>()),
+        ),
+        Route::post(
+            "/v1/reset",
+            operate::reset,
+            figures(
+                operation("reset", "Forgets what is counted, held and overridden for one subject")
+                    .asks::<TargetBody>(target()),
+            ),
+        ),
+        Route::post(
+            "/v1/grant",
+            operate::grant,
+            figures(
+                operation("grant", "Gives back of what one subject has used")
+                    .asks::<GrantBody>(with("cost", json!({ "requests": 2 }))),
+            ),
+        ),
+        Route::post(
+            "/v1/override",
+            operate::override_limits,
+            figures(operation("override", "Other limits for one subject, for a while").asks::<OverrideBody>(limits)),
+        ),
+        Route::get(
+            "/v1/policies",
+            operate::policies,
+            operation("policies", "What is configured")
+                .answers(Answer::new(StatusCode::OK, "Every policy.").json::<Policies>()),
+        ),
+        Route::get(
+            "/metrics",
+            metrics::render,
+            operation("metrics", "Figures for Prometheus")
+                .answers(Answer::new(StatusCode::OK, "In Prometheus's text format.").text()),
+        ),
+        Route::get(
+            "/openapi.json",
+            document_served,
+            operation("openapi", "This document")
+                .answers(Answer::new(StatusCode::OK, "OpenAPI 3.1.").json::<serde_json::Map<String, Value>>()),
+        ),
+    ]
+}
+
+/// What proxies ask.
+fn others() -> Vec<Route> {
+    let hits = json!({
+        "domain": "edge",
+        "descriptors": [{ "entries": [{ "key": "remote_address", "value": "192.0.2.1" }], "hitsAddend": "1" }],
+    });
+    let asks = |id, summary, method, uri| {
+        Operation::new("forward-auth", id, summary)
+            .with_token_in(openapi::TOKEN_HEADER)
+            .reads_header("X-Forwarded-For", "Where the request came from; the last hop counts.")
+            .reads_header(method, "The request's method. Left out: GET.")
+            .reads_header(uri, "The request's path and query. Left out: `/`.")
+            .answers(fields(Answer::new(StatusCode::OK, "Let it through.")))
+    };
+    let over = |answer: Answer| fields(answer.problem());
+    let retry_later = "Its limits allow no more now.";
+    let refused = "A limit allows no more, or the question is wrong; `X-Sekisho-Status` says which status that is.";
+    let nginx = asks("authNginx", "May this request pass? In nginx's words", "X-Original-Method", "X-Original-URI");
+    let forward = asks("authForward", "May this request pass?", "X-Forwarded-Method", "X-Forwarded-Uri");
+    vec![
+        Route::any(
+            "/auth/nginx",
+            auth::nginx,
+            nginx.answers(over(Answer::new(StatusCode::FORBIDDEN, refused)).header(
+                "X-Sekisho-Status",
+                json!({ "required": true, "schema": { "type": "integer", "minimum": 400, "maximum": 599 } }),
+            )),
+        ),
+        Route::any(
+            "/auth/forward",
+            auth::forward,
+            forward
+                .answers(
+                    over(Answer::new(StatusCode::TOO_MANY_REQUESTS, retry_later))
+                        .header("Retry-After", headers::retry_after()),
+                )
+                .fails(&[StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND])
+                .asks_the_store(),
+        ),
+        Route::post(
+            "/json",
+            envoy::answer,
+            Operation::new("envoy", "shouldRateLimit", "Envoy's rate-limit service without gRPC")
+                .asks::<envoy::RequestBody>(hits)
+                .answers(Answer::new(StatusCode::OK, "Nothing is over its limit.").json::<envoy::ResponseBody>())
+                .answers(
+                    Answer::new(StatusCode::TOO_MANY_REQUESTS, "Something is over its limit.")
+                        .json::<envoy::ResponseBody>(),
+                )
+                .asks_the_store(),
+        ),
+        Route::get(
+            "/healthcheck",
+            async || "OK",
+            Operation::new("envoy", "healthcheck", "Whether the server runs")
+                .answers(Answer::new(StatusCode::OK, "It does.").text()),
+        ),
+    ]
+}
+
+/// 200, or 429 with the same object.
+fn decides(operation: Operation, allowed: Answer) -> Operation {
+    let no = json!({ "required": ["allowed", "retry_after_ms"], "properties": { "allowed": { "const": false } } });
+    let denied = Answer::new(StatusCode::TOO_MANY_REQUESTS, "It is denied; nothing was taken.")
+        .json_with::<answer::Answer<'_>>(no)
+        .header("Retry-After", headers::retry_after());
+    operation.answers(allowed).answers(denied).fails(&[StatusCode::NOT_FOUND]).asks_the_store()
+}
+
+/// `members` are there beside those of every decision.
+fn allowed(members: &[&str]) -> Answer {
+    let required = [&["allowed"], members].concat();
+    let yes = json!({ "required": required, "properties": { "allowed": { "const": true } } });
+    Answer::new(StatusCode::OK, "It is allowed.").json_with::<answer::Answer<'_>>(yes)
+}
+
+/// What a governed answer says of its limits, as `headers` in the configuration has it.
+fn fields(answer: Answer) -> Answer {
+    let number = || json!({ "schema": { "type": "integer", "minimum": 0 } });
+    let text = || json!({ "schema": { "type": "string" } });
+    answer
+        .header("X-RateLimit-Limit", number())
+        .header("X-RateLimit-Remaining", number())
+        .header("X-RateLimit-Reset", number())
+        .header("RateLimit-Policy", text())
+        .header("RateLimit", text())
+        .header("X-Sekisho-User", json!({ "required": true, "schema": { "type": "string" } }))
+}
+
+/// `is_closed`: as a server with a token serves it.
+pub(crate) fn document(is_closed: bool) -> Value {
+    let routes = routes();
+    openapi::document(routes.iter().map(|route| (route.path, route.methods, &route.operation)), is_closed)
+}
+
+async fn document_served(State(app): State<Arc<App>>) -> Response {
+    static TEXTS: LazyLock<[String; 2]> = LazyLock::new(|| [false, true].map(|closed| document(closed).to_string()));
+    let text = TEXTS[usize::from(app.config.api_token.is_some())].as_str();
+    ([(CONTENT_TYPE, "application/json")], text).into_response()
+}

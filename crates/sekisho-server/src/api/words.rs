@@ -1,0 +1,76 @@
+//! The words that requests are made of, as the OpenAPI document describes them. The readers refuse what these forbid.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use sekisho::key::{Endpoint, Subject};
+use serde_json::{Value, json};
+
+/// What stands in a key: no braces, which choose a slot, and no control characters.
+const PART: &str = r"^[^{}\x00-\x1f\x7f-\x9f]+$";
+
+macro_rules! words {
+    ($($(#[$meta:meta])* $name:ident: $schema:tt;)*) => {$(
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub(super) struct $name;
+
+        impl JsonSchema for $name {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($schema)
+            }
+        }
+    )*};
+}
+
+words! {
+    PolicyName: { "type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$" };
+    /// JSON Schema counts characters where keys count bytes; the description says so.
+    SubjectText: { "type": "string", "minLength": 1, "maxLength": Subject::MAX_BYTES, "pattern": PART };
+    EndpointText: { "type": "string", "minLength": 1, "maxLength": Endpoint::MAX_BYTES, "pattern": PART };
+    IdempotencyKey: { "type": "string", "minLength": 1, "maxLength": 256, "pattern": PART };
+    /// The longest that the engine reads.
+    ReservationText: { "type": "string", "minLength": 1, "maxLength": 32 * 1024, "pattern": "^[A-Za-z0-9_-]+$" };
+    Address: { "type": "string", "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }] };
+}
+
+/// How a charge names whom it counts. A `null` is the same as nothing.
+pub(super) fn ways_to_name() -> Value {
+    let (text, object, nothing) = (json!({ "type": "string" }), json!({ "type": "object" }), json!({ "type": "null" }));
+    json!([
+        { "required": ["subject"], "properties": { "subject": text, "facts": nothing } },
+        { "required": ["facts"], "properties": { "facts": object, "subject": nothing, "endpoint": nothing } },
+    ])
+}
+
+/// How a request names what it charges: one charge of those with its policy, or a list with nothing beside it.
+pub(super) fn ways_to_charge() -> Value {
+    let (text, object, nothing) = (json!({ "type": "string" }), json!({ "type": "object" }), json!({ "type": "null" }));
+    json!([
+        {
+            "required": ["policy", "subject"],
+            "properties": { "policy": text, "subject": text, "facts": nothing, "charges": nothing },
+        },
+        {
+            "required": ["policy", "facts"],
+            "properties": {
+                "policy": text, "facts": object, "subject": nothing, "endpoint": nothing, "charges": nothing,
+            },
+        },
+        {
+            "required": ["charges"],
+            "properties": {
+                "charges": { "type": "array" },
+                "policy": nothing, "subject": nothing, "endpoint": nothing, "facts": nothing, "cost": nothing,
+            },
+        },
+    ])
+}

@@ -1,0 +1,12 @@
+//! Headers of answers.
+
+use serde_json::{Value, json};
+
+pub(crate) fn retry_after() -> Value {
+    let description = "Whole seconds after which the same request is admitted, if nobody else came.";
+    json!({ "description": description, "required": true, "schema": { "type": "integer", "minimum": 1 } })
+}
+
+pub(super) fn www_authenticate() -> Value {
+    json!({ "required": true, "schema": { "type": "string", "pattern": "^Bearer " } })
+}

@@ -1,0 +1,198 @@
+//! One operation as the document describes it: what it takes, and every answer that can come.
+
+use axum::http::StatusCode;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::Schemas;
+use super::problems;
+
+type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+#[derive(Debug)]
+pub(crate) struct Operation {
+    id: &'static str,
+    summary: &'static str,
+    tag: &'static str,
+    /// The scheme that the token comes in.
+    token: &'static str,
+    query: Option<SchemaOf>,
+    headers: Vec<(&'static str, &'static str)>,
+    body: Option<(SchemaOf, Value)>,
+    answers: Vec<Answer>,
+    problems: Vec<StatusCode>,
+}
+
+/// An answer that is no problem.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    status: StatusCode,
+    description: &'static str,
+    /// Media type, schema, and what is said beyond the schema.
+    content: Option<(&'static str, SchemaOf, Value)>,
+    headers: Value,
+    links: Value,
+}
+
+impl Operation {
+    pub(crate) fn new(tag: &'static str, id: &'static str, summary: &'static str) -> Self {
+        Self {
+            id,
+            summary,
+            tag,
+            token: super::BEARER,
+            query: None,
+            headers: Vec::new(),
+            body: None,
+            answers: Vec::new(),
+            // Every route wants the token, and every request has a deadline.
+            problems: vec![StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT],
+        }
+    }
+
+    pub(crate) fn with_token_in(mut self, scheme: &'static str) -> Self {
+        self.token = scheme;
+        self
+    }
+
+    /// Takes a JSON body.
+    pub(crate) fn asks<T: JsonSchema>(mut self, example: Value) -> Self {
+        self.body = Some((schema_of::<T>, example));
+        self.fails(&[StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
+    }
+
+    /// Takes the fields of `T` as a query.
+    pub(crate) fn queries<T: JsonSchema>(mut self) -> Self {
+        self.query = Some(T::json_schema);
+        self.fails(&[StatusCode::BAD_REQUEST])
+    }
+
+    pub(crate) fn reads_header(mut self, name: &'static str, description: &'static str) -> Self {
+        self.headers.push((name, description));
+        self
+    }
+
+    pub(crate) fn answers(mut self, answer: Answer) -> Self {
+        self.answers.push(answer);
+        self
+    }
+
+    pub(crate) fn fails(mut self, problems: &[StatusCode]) -> Self {
+        self.problems.extend(problems);
+        self
+    }
+
+    /// Asks the store, which may not answer.
+    pub(crate) fn asks_the_store(self) -> Self {
+        self.fails(&[StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE])
+    }
+
+    /// `method` is named in the id where there are several.
+    pub(super) fn describe(&self, method: &str, is_only: bool, is_closed: bool, schemas: &mut Schemas) -> Value {
+        let id = if is_only { self.id.to_owned() } else { format!("{}_{method}", self.id) };
+        let mut responses = Map::new();
+        for answer in &self.answers {
+            responses.insert(answer.status.as_str().to_owned(), answer.describe(schemas));
+        }
+        for status in &self.problems {
+            let name = problems::name(*status);
+            responses.insert(status.as_str().to_owned(), json!({ "$ref": format!("#/components/responses/{name}") }));
+        }
+        let token = json!({ self.token: [] });
+        let mut operation = json!({
+            "operationId": id,
+            "summary": self.summary,
+            "tags": [self.tag],
+            "security": if is_closed { json!([token]) } else { json!([{}, token]) },
+            "responses": responses,
+        });
+        let parameters = self.parameters(schemas);
+        if !parameters.is_empty() {
+            operation["parameters"] = parameters.into();
+        }
+        if let Some((schema, example)) = &self.body {
+            let content = json!({ "schema": schema(&mut schemas.requests), "example": example });
+            operation["requestBody"] = json!({ "required": true, "content": { "application/json": content } });
+        }
+        operation
+    }
+
+    fn parameters(&self, schemas: &mut Schemas) -> Vec<Value> {
+        let header = |(name, description): &(&str, &str)| json!({ "in": "header", "name": name, "description": description, "schema": { "type": "string" } });
+        let mut parameters: Vec<Value> = self.headers.iter().map(header).collect();
+        let Some(query) = self.query else { return parameters };
+        let query = query(&mut schemas.requests).to_value();
+        for (name, schema) in query["properties"].as_object().into_iter().flatten() {
+            let is_required = query["required"].as_array().is_some_and(|required| required.contains(&json!(name)));
+            let mut schema = schema.clone();
+            let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+            // A query has no null; it leaves out.
+            schema["type"] = json!("string");
+            parameters.push(json!({
+                "in": "query", "name": name, "required": is_required, "description": description, "schema": schema,
+            }));
+        }
+        parameters
+    }
+}
+
+impl Answer {
+    pub(crate) fn new(status: StatusCode, description: &'static str) -> Self {
+        Self { status, description, ..Self::default() }
+    }
+
+    pub(crate) fn json<T: JsonSchema>(self) -> Self {
+        self.json_with::<T>(json!({}))
+    }
+
+    /// Says more of the body than its type does.
+    pub(crate) fn json_with<T: JsonSchema>(mut self, more: Value) -> Self {
+        self.content = Some(("application/json", schema_of::<T>, more));
+        self
+    }
+
+    pub(crate) fn problem(mut self) -> Self {
+        self.content = Some(("application/problem+json", schema_of::<crate::respond::Problem>, json!({})));
+        self
+    }
+
+    pub(crate) fn text(mut self) -> Self {
+        self.content = Some(("text/plain", schema_of::<String>, json!({})));
+        self
+    }
+
+    pub(crate) fn header(mut self, name: &str, header: Value) -> Self {
+        self.headers[name] = header;
+        self
+    }
+
+    /// Where a member of this answer goes next: into the field of that name of another operation's body.
+    pub(crate) fn leads_to(mut self, operation: &str, field: &str) -> Self {
+        let value = format!("$response.body#/{field}");
+        self.links[operation] = json!({ "operationId": operation, "requestBody": { field: value } });
+        self
+    }
+
+    pub(super) fn describe(&self, schemas: &mut Schemas) -> Value {
+        let mut response = json!({ "description": self.description });
+        if let Some((media, schema, more)) = &self.content {
+            let mut schema = schema(&mut schemas.answers).to_value();
+            schema
+                .as_object_mut()
+                .into_iter()
+                .for_each(|schema| schema.extend(more.as_object().cloned().unwrap_or_default()));
+            response["content"] = json!({ *media: { "schema": schema } });
+        }
+        for (name, value) in [("headers", &self.headers), ("links", &self.links)] {
+            if !value.is_null() {
+                response[name] = value.clone();
+            }
+        }
+        response
+    }
+}
+
+/// A reference to a type that has a name, and the schema itself of one that has none.
+fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}

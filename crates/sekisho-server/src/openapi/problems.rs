@@ -1,0 +1,37 @@
+//! The problems that operations share, once each.
+
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
+
+use super::operation::Answer;
+use super::{Schemas, headers};
+
+/// Status, name, and when it comes.
+const PROBLEMS: [(StatusCode, &str, &str); 9] = [
+    (StatusCode::BAD_REQUEST, "Invalid", "Something in the request cannot be; `field` says what. Nothing was counted."),
+    (StatusCode::UNAUTHORIZED, "Unauthorized", "A token is set, and the request has none or another one."),
+    (StatusCode::NOT_FOUND, "Unknown", "No such policy, no such reservation, or nothing configured here."),
+    (StatusCode::REQUEST_TIMEOUT, "TooSlow", "The request did not arrive, or was not decided, in time."),
+    (StatusCode::CONFLICT, "Ended", "The reservation ended otherwise; `state` says how."),
+    (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge", "The body is longer than a mebibyte."),
+    (StatusCode::UNSUPPORTED_MEDIA_TYPE, "NotJson", "The body is not `application/json`."),
+    (StatusCode::INTERNAL_SERVER_ERROR, "Failed", "The server failed."),
+    (StatusCode::SERVICE_UNAVAILABLE, "Unavailable", "The store did not answer."),
+];
+
+pub(super) fn name(status: StatusCode) -> &'static str {
+    PROBLEMS.iter().find(|(known, ..)| *known == status).map_or("Failed", |(_, name, _)| name)
+}
+
+pub(super) fn responses(schemas: &mut Schemas) -> Map<String, Value> {
+    let mut describe = |(status, name, description): (StatusCode, &str, &'static str)| {
+        let answer = Answer::new(status, description).problem();
+        let answer = match status {
+            StatusCode::UNAUTHORIZED => answer.header("WWW-Authenticate", headers::www_authenticate()),
+            StatusCode::SERVICE_UNAVAILABLE => answer.header("Retry-After", headers::retry_after()),
+            _ => answer,
+        };
+        (name.to_owned(), answer.describe(schemas))
+    };
+    PROBLEMS.into_iter().map(&mut describe).collect()
+}
