@@ -162,7 +162,7 @@ async fn bind(config: Config) -> Result<(), StartError> {
 }
 
 #[tokio::test]
-async fn it_does_not_start_open_or_without_its_store() {
+async fn it_does_not_start_open_but_without_its_store() {
     let mut config = Config::built_in().unwrap();
     config.listen = "127.0.0.1:0".parse().unwrap();
     config.api = "0.0.0.0:0".parse().unwrap();
@@ -178,9 +178,5 @@ async fn it_does_not_start_open_or_without_its_store() {
 
     config.api = "127.0.0.1:0".parse().unwrap();
     let redis = Environment::from([("REDIS_URL", "redis://:hunter2@127.0.0.1:1")]);
-    let refusal = bind(config.with_environment(&redis).unwrap()).await.unwrap_err().to_string();
-    assert!(
-        refusal.starts_with("the store redis://127.0.0.1:1 is not available") && !refusal.contains("hunter2"),
-        "{refusal}"
-    );
+    bind(config.with_environment(&redis).unwrap()).await.unwrap();
 }
