@@ -124,11 +124,21 @@ fn what_cannot_be_served_is_said_in_one_line() {
 #[test]
 fn a_file_in_the_working_directory_is_taken() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("sekisho.yaml"), "polices: {}\n").unwrap();
-    let output = sekisho(&[]).current_dir(folder.path()).output().unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    let refusal = || {
+        let output = sekisho(&[]).current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let [yaml, toml] = ["sekisho.yaml", "sekisho.toml"].map(|name| folder.path().join(name));
+    std::fs::write(&yaml, "polices: {}\n").unwrap();
+    let err = refusal();
     assert!(err.starts_with("sekisho: sekisho.yaml:1:1: unknown key `polices`; did you mean `policies`?"), "{err}");
+    std::fs::write(&toml, "[polices]\n").unwrap();
+    let err = refusal();
+    assert!(err.starts_with("sekisho: sekisho.yaml and sekisho.toml are both here"), "{err}");
+    std::fs::remove_file(&yaml).unwrap();
+    let err = refusal();
+    assert!(err.starts_with("sekisho: sekisho.toml:1:2: unknown key `polices`; did you mean `policies`?"), "{err}");
 }
 
 #[test]

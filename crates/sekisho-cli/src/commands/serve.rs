@@ -13,11 +13,13 @@ use crate::exit::{Failure, Outcome};
 use crate::logging::{self, LogFormat};
 use crate::output;
 
-const DEFAULT_FILE: &str = "sekisho.yaml";
+/// What is looked for in the working directory.
+const DEFAULT_FILES: [&str; 2] = ["sekisho.yaml", "sekisho.toml"];
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The configuration; without it ./sekisho.yaml, or five requests a minute on /api/test in memory
+    /// The configuration, in YAML or TOML; without it ./sekisho.yaml or ./sekisho.toml, or five requests a minute on
+    /// /api/test in memory
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the gateway listens
@@ -59,8 +61,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
 fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigError> {
     let config = match &args.config {
         Some(path) => Config::read(path)?,
-        None if Path::new(DEFAULT_FILE).exists() => Config::read(Path::new(DEFAULT_FILE))?,
-        None => Config::built_in()?,
+        None => config_here()?,
     };
     let mut config = config.with_environment(environment)?;
     config.listen = args.listen.unwrap_or(config.listen);
@@ -71,6 +72,18 @@ fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigE
         None => {}
     }
     Ok(config)
+}
+
+/// The file in the working directory, or what is built in. Of two files neither is more right than the other.
+fn config_here() -> Result<Config, ConfigError> {
+    match DEFAULT_FILES.map(Path::new).map(|file| (file, file.exists())) {
+        [(_, true), (_, true)] => {
+            let both = DEFAULT_FILES.join(" and ");
+            Err(ConfigError::plain(format!("{both} are both here: say which one with --config, or remove one")))
+        }
+        [(file, true), _] | [_, (file, true)] => Config::read(file),
+        _ => Config::built_in(),
+    }
 }
 
 async fn serve(config: Config, load: impl Fn() -> Result<Config, ConfigError>) -> Result<Outcome, Failure> {

@@ -166,7 +166,7 @@ impl Config {
     }
 
     fn parse_in(folder: &Path, name: &str, text: &str) -> Result<Self, ConfigError> {
-        let root = tree::parse_yaml(text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
+        let root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
         if let Some(tls) = &mut config.tls {
