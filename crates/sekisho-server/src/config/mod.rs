@@ -3,12 +3,15 @@
 mod domain;
 pub mod env;
 mod forward;
+mod keys;
 mod path;
 mod policy;
 mod problem;
 mod read;
+pub mod reference;
 mod route;
 mod rule;
+mod schema;
 mod secret;
 mod tree;
 pub(crate) mod units;
@@ -30,26 +33,17 @@ pub use problem::ConfigError;
 pub(crate) use problem::did_you_mean;
 use read::Reader;
 pub use route::{Action, FixedResponse, Route};
+pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 16] = [
-    "listen",
-    "tls",
-    "api",
-    "grpc",
-    "insecure_grpc",
-    "store",
-    "memory",
-    "instances",
-    "trusted_proxies",
-    "forwarded_by",
-    "usage_policy",
-    "headers",
-    "policies",
-    "routes",
-    "auth",
-    "domains",
+const FORWARDED_BY: [(&str, ForwardedBy); 2] =
+    [("x-forwarded-for", ForwardedBy::XForwardedFor), ("forwarded", ForwardedBy::Forwarded)];
+const HEADERS: [(&str, HeaderStyle); 4] = [
+    ("legacy", HeaderStyle::Legacy),
+    ("draft", HeaderStyle::Draft),
+    ("both", HeaderStyle::Both),
+    ("none", HeaderStyle::None),
 ];
 
 /// Where Envoy looks for its own rate-limit service.
@@ -146,6 +140,9 @@ impl Default for Config {
 }
 
 impl Config {
+    /// A file to begin with, in YAML.
+    pub const STARTER: &str = include_str!("starter.yaml");
+
     /// What is served without a file.
     pub fn built_in() -> Result<Self, ConfigError> {
         Self::parse("built in", include_str!("built_in.yaml"))
@@ -220,7 +217,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
-    let mut fields = reader.fields(root, "the file", &FIELDS)?;
+    let mut fields = reader.fields(root, "the file", &keys::ROOT)?;
     let mut config = Config::default();
     let (listen_at, api_at) = (fields.at("listen"), fields.at("api"));
     if let Some(listen) = fields.take("listen").and_then(|node| read_address(reader, node, "listen")) {
@@ -255,17 +252,12 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("trusted_proxies") {
         config.trusted_proxies.networks = read_networks(reader, node);
     }
-    let sources = [("x-forwarded-for", ForwardedBy::XForwardedFor), ("forwarded", ForwardedBy::Forwarded)];
-    if let Some(source) = fields.take("forwarded_by").and_then(|node| reader.choice(node, "forwarded_by", &sources)) {
+    if let Some(source) =
+        fields.take("forwarded_by").and_then(|node| reader.choice(node, "forwarded_by", &FORWARDED_BY))
+    {
         config.trusted_proxies.source = source;
     }
-    let styles = [
-        ("legacy", HeaderStyle::Legacy),
-        ("draft", HeaderStyle::Draft),
-        ("both", HeaderStyle::Both),
-        ("none", HeaderStyle::None),
-    ];
-    if let Some(style) = fields.take("headers").and_then(|node| reader.choice(node, "headers", &styles)) {
+    if let Some(style) = fields.take("headers").and_then(|node| reader.choice(node, "headers", &HEADERS)) {
         config.headers = style;
     }
     let policies = fields.take("policies");
@@ -287,7 +279,7 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
 }
 
 fn read_tls(reader: &mut Reader, node: &Node) -> Option<TlsConfig> {
-    let fields = reader.fields(node, "tls", &["cert", "key"])?;
+    let fields = reader.fields(node, "tls", &keys::TLS)?;
     let mut file = |name: &str| match fields.peek(name) {
         Some(node) => reader.text(node, name).map(PathBuf::from),
         None => {
@@ -300,7 +292,7 @@ fn read_tls(reader: &mut Reader, node: &Node) -> Option<TlsConfig> {
 }
 
 fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {
-    let fields = reader.fields(node, "auth", &["policy"])?;
+    let fields = reader.fields(node, "auth", &keys::AUTH)?;
     let Some(node) = fields.peek("policy") else {
         reader.complain(fields.at, "`policy` is missing: it says what is charged");
         return None;
@@ -335,7 +327,7 @@ fn is_off(node: &Node) -> bool {
 }
 
 fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
-    let Some(fields) = reader.fields(node, "store", &["url", "on_failure", "timeout"]) else { return };
+    let Some(fields) = reader.fields(node, "store", &keys::STORE) else { return };
     match fields.peek("url") {
         Some(node) => {
             let parsed = reader.text(node, "url").map(StoreUrl::parse);
@@ -363,7 +355,7 @@ fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
 }
 
 fn read_memory(reader: &mut Reader, node: &Node, memory: &mut Capacity) {
-    let Some(fields) = reader.fields(node, "memory", &["subjects", "bytes"]) else { return };
+    let Some(fields) = reader.fields(node, "memory", &keys::MEMORY) else { return };
     if let Some(node) = fields.peek("subjects")
         && let Some(subjects) = reader.whole(node, "subjects", 1, 1_000_000_000)
     {
