@@ -332,3 +332,19 @@ fn variables_override_the_file() {
         assert!(error.to_string().starts_with(&format!("{name}: ")), "{error}");
     }
 }
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let page = include_str!("../../../docs/reference/configuration.md");
+    let filled = sekisho_server::config::reference::fill(page).unwrap();
+    assert!(filled == page, "docs/reference/configuration.md is old: run `cargo xtask docs`");
+    // This table is written by hand, for it says what each algorithm is for.
+    let schema = sekisho_server::config::schema();
+    for case in schema["$defs"]["rules"]["allOf"].as_array().unwrap() {
+        let algorithm = case["if"]["properties"]["algorithm"]["const"].as_str().unwrap();
+        let keys = case["then"]["propertyNames"]["enum"].as_array().unwrap();
+        let own: Vec<String> = keys.iter().skip(3).map(|key| format!("`{}`", key.as_str().unwrap())).collect();
+        let row = format!("| `{algorithm}` | {}", own.join(", "));
+        assert!(page.lines().any(|line| line.starts_with(row.trim_end())), "no row begins with {row}");
+    }
+}
