@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod logging;
 mod output;
+mod systemd;
 
 use clap::{Args, Parser, Subcommand};
 

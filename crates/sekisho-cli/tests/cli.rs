@@ -189,7 +189,8 @@ fn config_init_writes_a_file_that_serves() {
 #[test]
 fn what_the_starter_comments_out_can_be_taken_in() {
     let (_, starter, _) = run(&["config", "init", "-"]);
-    let is_option = |line: &&str| line.trim_start().starts_with("# ") && line.contains(": ") && line.contains(['{', '[', '0']);
+    let is_option =
+        |line: &&str| line.trim_start().starts_with("# ") && line.contains(": ") && line.contains(['{', '[', '0']);
     let options: Vec<&str> = starter.lines().filter(is_option).filter(|line| !line.contains("curl")).collect();
     assert!(options.len() >= 5, "{options:?}");
     let taken: Vec<String> = starter

@@ -348,3 +348,12 @@ fn the_reference_is_up_to_date() {
         assert!(page.lines().any(|line| line.starts_with(row.trim_end())), "no row begins with {row}");
     }
 }
+
+#[test]
+fn the_watchdog_is_for_one_process() {
+    let of = |variables| Environment::from(variables).watchdog();
+    let own = std::process::id().to_string();
+    assert_eq!(of([("WATCHDOG_USEC", "2000000"), ("WATCHDOG_PID", &own)]), Some(std::time::Duration::from_secs(2)));
+    assert!(of([("WATCHDOG_USEC", "2000000"), ("WATCHDOG_PID", "1")]).is_none());
+    assert!(of([("WATCHDOG_USEC", "soon"), ("WATCHDOG_PID", "")]).is_none());
+}

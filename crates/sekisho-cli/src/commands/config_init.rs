@@ -40,6 +40,8 @@ pub(crate) fn run(args: &InitArgs) -> Result<Outcome, Failure> {
         ErrorKind::AlreadyExists => Failure::Input(format!("{file} is there already; --force overwrites it")),
         _ => Failure::Input(format!("{file}: {error}")),
     })?;
-    output::line(&format!("{file} is written. Look at it, then: sekisho config check {file} && sekisho --config {file}"));
+    output::line(&format!(
+        "{file} is written. Look at it, then: sekisho config check {file} && sekisho --config {file}"
+    ));
     Ok(Outcome::Done)
 }

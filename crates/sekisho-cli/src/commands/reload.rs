@@ -7,11 +7,13 @@ use sekisho_server::config::{Config, ConfigError};
 use sekisho_server::{Handle, StartError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::systemd::Systemd;
+
 /// Files are looked at this often. Asking the kernel to tell would miss what editors, mounts and links do in their ways.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Goes on until it is dropped. `load` reads everything anew: file, environment, flags.
-pub(crate) async fn watch(handle: Handle, load: impl Fn() -> Result<Config, ConfigError>) {
+pub(crate) async fn watch(handle: Handle, systemd: &Systemd, load: impl Fn() -> Result<Config, ConfigError>) {
     let mut hangup = match signal(SignalKind::hangup()) {
         Ok(hangup) => Some(hangup),
         Err(error) => {
@@ -30,7 +32,10 @@ pub(crate) async fn watch(handle: Handle, load: impl Fn() -> Result<Config, Conf
         if !is_asked && now == seen {
             continue;
         }
-        match load().map_err(|error| error.to_string()).and_then(|config| take_up(&handle, config)) {
+        systemd.reloading();
+        let taken_up = load().map_err(|error| error.to_string()).and_then(|config| take_up(&handle, config));
+        systemd.reloaded(taken_up.is_ok());
+        match taken_up {
             Ok(()) => files = handle.config().files,
             Err(reason) => {
                 tracing::error!("the configuration could not be taken up, the last good one stays: {reason}");

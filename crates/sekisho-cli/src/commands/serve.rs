@@ -12,6 +12,7 @@ use super::reload;
 use crate::exit::{Failure, Outcome};
 use crate::logging::{self, LogFormat};
 use crate::output;
+use crate::systemd::Systemd;
 
 /// What is looked for in the working directory.
 const DEFAULT_FILES: [&str; 2] = ["sekisho.yaml", "sekisho.toml"];
@@ -54,7 +55,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
         .enable_all()
         .build()
         .map_err(|error| Failure::Server(format!("the runtime did not start: {error}")))?;
-    runtime.block_on(serve(config, || self::config(args, &environment)))
+    let systemd = Systemd::of(&environment);
+    runtime.block_on(serve(config, &systemd, || self::config(args, &environment)))
 }
 
 /// File, then environment, then flags: each overrides the one before.
@@ -86,7 +88,11 @@ fn config_here() -> Result<Config, ConfigError> {
     }
 }
 
-async fn serve(config: Config, load: impl Fn() -> Result<Config, ConfigError>) -> Result<Outcome, Failure> {
+async fn serve(
+    config: Config,
+    systemd: &Systemd,
+    load: impl Fn() -> Result<Config, ConfigError>,
+) -> Result<Outcome, Failure> {
     let examples = Examples::of(&config);
     let server = Server::bind(config).await.map_err(|error| match error {
         // The file or a flag asks for what must not be.
@@ -95,6 +101,7 @@ async fn serve(config: Config, load: impl Fn() -> Result<Config, ConfigError>) -
     })?;
     output::line(&examples.welcome(server.addresses()));
     let handle = server.handle();
+    systemd.ready();
     server
         .run(async {
             tokio::select! {
@@ -103,8 +110,10 @@ async fn serve(config: Config, load: impl Fn() -> Result<Config, ConfigError>) -
                         tracing::error!(%error, "signals cannot be heard; stopping");
                     }
                 }
-                () = reload::watch(handle, load) => {}
+                () = reload::watch(handle, systemd, load) => {}
+                () = systemd.keep_alive() => {}
             }
+            systemd.stopping();
         })
         .await;
     Ok(Outcome::Done)

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// The variables that Sekisho may look at: its own, and those that routes name for their secrets.
 #[derive(Clone, Default)]
@@ -15,6 +16,10 @@ pub(super) const INSTANCES: &str = "SEKISHO_INSTANCES";
 pub(super) const API_TOKEN: &str = "SEKISHO_API_TOKEN";
 pub(super) const REDIS_URL: &str = "REDIS_URL";
 const LOG: &str = "SEKISHO_LOG";
+/// Systemd's (sd_notify(3), sd_watchdog_enabled(3)).
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+const WATCHDOG_USEC: &str = "WATCHDOG_USEC";
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
 
 impl Environment {
     /// Variables that are not Unicode are none of ours.
@@ -31,6 +36,18 @@ impl Environment {
     /// What to log: `info`, or a filter such as `sekisho_server=debug`.
     pub fn log_filter(&self) -> Option<&str> {
         self.get(LOG)
+    }
+
+    /// Where systemd wants to be told how the service is.
+    pub fn notify_socket(&self) -> Option<&str> {
+        self.get(NOTIFY_SOCKET)
+    }
+
+    /// After how long without a word systemd takes this process for dead.
+    pub fn watchdog(&self) -> Option<Duration> {
+        let is_ours = self.get(WATCHDOG_PID).is_none_or(|pid| pid == std::process::id().to_string());
+        let micros: u64 = self.get(WATCHDOG_USEC).filter(|_| is_ours)?.parse().ok()?;
+        (micros > 0).then(|| Duration::from_micros(micros))
     }
 
     /// A variable that is set to nothing counts as not set: that is how compose files and shells clear one.
