@@ -350,6 +350,40 @@ fn the_reference_is_up_to_date() {
 }
 
 #[test]
+fn a_mistyped_variable_is_seen() {
+    let environment = Environment::from([
+        ("SEKISHO_LISTN", "x"),
+        ("SEKISHO_API_TOKE", "x"),
+        ("SEKISHO_REDIS_URL", "x"),
+        ("SEKISHO_INSTANCES", "1"),
+        // Set by Kubernetes for a service called sekisho.
+        ("SEKISHO_PORT", "x"),
+        ("SEKISHO_SERVICE_HOST", "x"),
+        ("SEKISHO_PORT_8000_TCP_ADDR", "x"),
+        ("PATH", "x"),
+    ]);
+    let mistyped = [
+        ("SEKISHO_API_TOKE", "SEKISHO_API_TOKEN"),
+        ("SEKISHO_LISTN", "SEKISHO_LISTEN"),
+        ("SEKISHO_REDIS_URL", "REDIS_URL"),
+    ];
+    assert_eq!(environment.mistyped(), mistyped);
+}
+
+#[test]
+fn every_variable_is_documented() {
+    let page = include_str!("../../../docs/reference/configuration.md");
+    let (_, variables) = page.split_once("## Variables").unwrap();
+    for name in Environment::KNOWN {
+        assert!(variables.contains(&format!("`{name}`")), "{name}");
+    }
+    let named = variables.split('`').filter(|word| word.starts_with("SEKISHO_") && !word.ends_with(['_', 'f']));
+    for name in named {
+        assert!(Environment::KNOWN.contains(&name), "{name} is documented and not known");
+    }
+}
+
+#[test]
 fn the_watchdog_is_for_one_process() {
     let of = |variables| Environment::from(variables).watchdog();
     let own = std::process::id().to_string();

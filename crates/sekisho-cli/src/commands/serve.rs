@@ -50,6 +50,9 @@ fn grpc(text: &str) -> Result<Grpc, String> {
 pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
     let environment = Environment::of_process();
     logging::start(args.log_format, environment.log_filter())?;
+    for (name, near) in environment.mistyped() {
+        tracing::warn!("the variable {name} is not known; did you mean {near}?");
+    }
     let config = config(args, &environment).map_err(|error| Failure::Input(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

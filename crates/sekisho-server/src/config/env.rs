@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
+use super::problem::nearest;
+
 /// The variables that Sekisho may look at: its own, and those that routes name for their secrets.
 #[derive(Clone, Default)]
 pub struct Environment(HashMap<String, String>);
@@ -20,8 +22,12 @@ const LOG: &str = "SEKISHO_LOG";
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG_USEC: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
+const PREFIX: &str = "SEKISHO_";
 
 impl Environment {
+    /// What operators may set; beside these there are only those that routes name for their secrets.
+    pub const KNOWN: [&str; 7] = [LISTEN, API, GRPC, INSTANCES, API_TOKEN, LOG, REDIS_URL];
+
     /// Variables that are not Unicode are none of ours.
     #[allow(clippy::disallowed_methods, reason = "this is the one door to the environment")]
     pub fn of_process() -> Self {
@@ -48,6 +54,21 @@ impl Environment {
         let is_ours = self.get(WATCHDOG_PID).is_none_or(|pid| pid == std::process::id().to_string());
         let micros: u64 = self.get(WATCHDOG_USEC).filter(|_| is_ours)?.parse().ok()?;
         (micros > 0).then(|| Duration::from_micros(micros))
+    }
+
+    /// Variables that look like a mistyped one of ours, and that one. Others with our prefix are nobody's mistake:
+    /// Kubernetes sets `SEKISHO_SERVICE_HOST` and the like for a service of this name.
+    pub fn mistyped(&self) -> Vec<(&str, &'static str)> {
+        let own = |name: &'static str| name.strip_prefix(PREFIX).unwrap_or(name);
+        let near = |name: &str| {
+            let rest = name.strip_prefix(PREFIX)?;
+            let near = nearest(rest, Self::KNOWN.map(own))?;
+            Self::KNOWN.into_iter().find(|known| own(known) == near)
+        };
+        let unknown = self.0.keys().map(String::as_str).filter(|name| !Self::KNOWN.contains(name));
+        let mut mistyped: Vec<_> = unknown.filter_map(|name| Some((name, near(name)?))).collect();
+        mistyped.sort_unstable();
+        mistyped
     }
 
     /// A variable that is set to nothing counts as not set: that is how compose files and shells clear one.
