@@ -1,7 +1,8 @@
 //! Every key of a configuration, once.
 //!
 //! The reader knows these and no others; the JSON Schema (`schema.rs`) and the tables of docs/reference/configuration.md
-//! (`reference.rs`) are made from them. So none of the three can have a key that another has not.
+//! (`reference.rs`) are made from them. So none of the three can have a key that another has not. It is a table and no derive
+//! on structs, because the reader is none either: it names every mistake in a file at its place, not the first.
 
 use sekisho::limits::MAX_AMOUNT;
 

@@ -201,6 +201,7 @@ fn every_section_is_among_all() {
 #[test]
 fn every_property_is_described() {
     let schema = schema();
+    assert!(jsonschema::meta::is_valid(&schema));
     let objects = schema["$defs"].as_object().unwrap().values().chain([&schema]);
     for object in objects {
         assert_eq!(object["additionalProperties"], json!(false));
