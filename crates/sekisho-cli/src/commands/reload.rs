@@ -13,14 +13,12 @@ use crate::systemd::Systemd;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Goes on until it is dropped. `load` reads everything anew: file, environment, flags.
-pub(crate) async fn watch(handle: Handle, systemd: &Systemd, load: impl Fn() -> Result<Config, ConfigError>) {
-    let mut hangup = match signal(SignalKind::hangup()) {
-        Ok(hangup) => Some(hangup),
-        Err(error) => {
-            tracing::warn!(%error, "SIGHUP cannot be heard; only changed files are taken up");
-            None
-        }
-    };
+pub(crate) async fn watch(
+    handle: Handle,
+    systemd: &Systemd,
+    mut hangup: Option<Signal>,
+    load: impl Fn() -> Result<Config, ConfigError>,
+) {
     let mut files = handle.config().files;
     let mut seen = stamps(&files);
     loop {
@@ -44,6 +42,12 @@ pub(crate) async fn watch(handle: Handle, systemd: &Systemd, load: impl Fn() -> 
         }
         seen = stamps(&files);
     }
+}
+
+/// SIGHUP, heard from this call on: before that it would end the process.
+pub(crate) fn hangup() -> Option<Signal> {
+    let unheard = |error| tracing::warn!(%error, "SIGHUP cannot be heard; only changed files are taken up");
+    signal(SignalKind::hangup()).map_err(unheard).ok()
 }
 
 fn take_up(handle: &Handle, config: Config) -> Result<(), String> {

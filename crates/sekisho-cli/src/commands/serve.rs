@@ -102,18 +102,17 @@ async fn serve(
         StartError::Policy(_) | StartError::OpenApi(_) | StartError::OpenGrpc(_) => Failure::Input(error.to_string()),
         _ => Failure::Server(error.to_string()),
     })?;
+    // Whoever is told that this serves may send signals at once.
+    let stop = stop_signal().map_err(|error| Failure::Server(format!("signals cannot be heard: {error}")))?;
+    let hangup = reload::hangup();
     output::line(&examples.welcome(server.addresses()));
     let handle = server.handle();
     systemd.ready();
     server
         .run(async {
             tokio::select! {
-                stopped = stop_signal() => {
-                    if let Err(error) = stopped {
-                        tracing::error!(%error, "signals cannot be heard; stopping");
-                    }
-                }
-                () = reload::watch(handle, systemd, load) => {}
+                () = stop => {}
+                () = reload::watch(handle, systemd, hangup, load) => {}
                 () = systemd.keep_alive() => {}
             }
             systemd.stopping();
