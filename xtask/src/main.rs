@@ -4,6 +4,7 @@
 mod bench;
 mod ci;
 mod deny;
+mod docs;
 mod plots;
 mod python;
 mod setup;
@@ -22,6 +23,7 @@ Usage: cargo xtask <command>
   tidy                 file lengths, import rule, suites, leftovers, whitespace, links
   deny                 licences, banned crates and sources of the dependencies
   bench <name> [args…] run one benchmark
+  docs                 write the tables of docs/reference/configuration.md anew
   plots                draw the pictures in docs/concepts/img
 ";
 
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::run(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
         ["plots"] => plots::run(),
+        ["docs"] => docs::run(),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

@@ -5,6 +5,7 @@ mod commands;
 mod exit;
 mod logging;
 mod output;
+mod systemd;
 
 use clap::{Args, Parser, Subcommand};
 
@@ -33,7 +34,7 @@ Exit codes:
 enum Command {
     /// Serve the gateway and the API
     Serve(commands::serve::ServeArgs),
-    /// Look at configuration files
+    /// Begin, check and describe configuration files
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Show what files of other rate limiters become
@@ -55,6 +56,10 @@ enum Command {
 enum ConfigCommand {
     /// Validate a file and print the policies it comes to
     Check(commands::config_check::CheckArgs),
+    /// Write a commented file to begin with
+    Init(commands::config_init::InitArgs),
+    /// Print the JSON Schema of a configuration, for editors
+    Schema,
 }
 
 #[derive(Debug, Subcommand)]
@@ -80,6 +85,8 @@ fn main() -> std::process::ExitCode {
         None => commands::serve::run(&cli.serve),
         Some(Command::Serve(args)) => commands::serve::run(&args),
         Some(Command::Config(ConfigCommand::Check(args))) => commands::config_check::run(&args),
+        Some(Command::Config(ConfigCommand::Init(args))) => commands::config_init::run(&args),
+        Some(Command::Config(ConfigCommand::Schema)) => commands::config_schema::run(),
         Some(Command::Import(ImportCommand::Envoy(args))) => commands::import_envoy::run(&args),
         Some(Command::Explain(args)) => commands::explain::run(&args),
         Some(Command::Peek(args)) => commands::peek::run(&args),

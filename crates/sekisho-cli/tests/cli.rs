@@ -152,11 +152,21 @@ fn what_cannot_be_served_is_said_in_one_line() {
 #[test]
 fn a_file_in_the_working_directory_is_taken() {
     let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("sekisho.yaml"), "polices: {}\n").unwrap();
-    let output = sekisho(&[]).current_dir(folder.path()).output().unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2));
+    let refusal = || {
+        let output = sekisho(&[]).current_dir(folder.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let [yaml, toml] = ["sekisho.yaml", "sekisho.toml"].map(|name| folder.path().join(name));
+    std::fs::write(&yaml, "polices: {}\n").unwrap();
+    let err = refusal();
     assert!(err.starts_with("sekisho: sekisho.yaml:1:1: unknown key `polices`; did you mean `policies`?"), "{err}");
+    std::fs::write(&toml, "[polices]\n").unwrap();
+    let err = refusal();
+    assert!(err.starts_with("sekisho: sekisho.yaml and sekisho.toml are both here"), "{err}");
+    std::fs::remove_file(&yaml).unwrap();
+    let err = refusal();
+    assert!(err.starts_with("sekisho: sekisho.toml:1:2: unknown key `polices`; did you mean `policies`?"), "{err}");
 }
 
 #[test]
@@ -173,6 +183,62 @@ fn config_check_prints_the_policies() {
         assert_eq!(run(&["config", "check", &example(name)]).0, 0);
     }
     assert_eq!(run(&["config", "check", "no-such-file.yaml"]).0, 2);
+}
+
+#[test]
+fn config_init_writes_a_file_that_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let init = |args: &[&str]| {
+        let output = sekisho(&[&["config", "init"], args].concat()).current_dir(folder.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, out, err) = init(&[]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    let file = folder.path().join("sekisho.yaml");
+    let starter = std::fs::read_to_string(&file).unwrap();
+    for printed in [init(&["-"]), init(&["--stdout"])] {
+        assert_eq!((printed.0, printed.1.as_str()), (Some(0), starter.as_str()));
+    }
+    let (code, out, err) = run(&["config", "check", file.to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+
+    std::fs::write(&file, "mine").unwrap();
+    let (code, _, err) = init(&["sekisho.yaml"]);
+    assert!(code == Some(2) && err.contains("is there already; --force overwrites it"), "{err}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    assert_eq!(init(&["--force", "sekisho.yaml"]).0, Some(0));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), starter);
+    assert_eq!(init(&["no/such/folder.yaml"]).0, Some(2));
+    assert_eq!(init(&["sekisho.toml"]).0, Some(2));
+
+    let serving = Serving::start(&["--config", file.to_str().unwrap()], &[]);
+    let hello = ureq::get(format!("{}/hello", serving.gateway)).call().unwrap();
+    assert_eq!(hello.headers()["x-ratelimit-limit"], "60");
+}
+
+#[test]
+fn what_the_starter_comments_out_can_be_taken_in() {
+    let (_, starter, _) = run(&["config", "init", "-"]);
+    let is_option =
+        |line: &&str| line.trim_start().starts_with("# ") && line.contains(": ") && line.contains(['{', '[', '0']);
+    let options: Vec<&str> = starter.lines().filter(is_option).filter(|line| !line.contains("curl")).collect();
+    assert!(options.len() >= 5, "{options:?}");
+    let taken: Vec<String> = starter
+        .lines()
+        .map(|line| if options.contains(&line) { line.replacen("# ", "", 1) } else { line.to_owned() })
+        .collect();
+    let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
+    std::fs::write(file.path(), taken.join("\n")).unwrap();
+    let (code, out, err) = run(&["config", "check", file.path().to_str().unwrap()]);
+    assert!(code == 0 && out.contains("in_flight"), "{err}\n{}", taken.join("\n"));
+}
+
+#[test]
+fn config_schema_is_json() {
+    let (code, out, _) = run(&["config", "schema"]);
+    let schema: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &schema["$schema"]), (0, &json!("https://json-schema.org/draft/2020-12/schema")));
+    assert_eq!(schema["properties"]["listen"]["default"], "127.0.0.1:8000");
 }
 
 #[test]

@@ -130,15 +130,16 @@ impl Server {
     }
 }
 
-/// Resolves on SIGTERM or SIGINT.
-pub async fn stop_signal() -> io::Result<()> {
+/// Hears SIGTERM and SIGINT from this call on, not only once it is awaited, and resolves on the first of them.
+pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    Ok(())
+    Ok(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+    })
 }
 
 fn refuse_open_api(config: &Config, address: SocketAddr) -> Result<(), StartError> {

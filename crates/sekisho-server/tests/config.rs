@@ -332,3 +332,62 @@ fn variables_override_the_file() {
         assert!(error.to_string().starts_with(&format!("{name}: ")), "{error}");
     }
 }
+
+#[test]
+fn the_reference_is_up_to_date() {
+    let page = include_str!("../../../docs/reference/configuration.md");
+    let filled = sekisho_server::config::reference::fill(page).unwrap();
+    assert!(filled == page, "docs/reference/configuration.md is old: run `cargo xtask docs`");
+    // This table is written by hand, for it says what each algorithm is for.
+    let schema = sekisho_server::config::schema();
+    for case in schema["$defs"]["rules"]["allOf"].as_array().unwrap() {
+        let algorithm = case["if"]["properties"]["algorithm"]["const"].as_str().unwrap();
+        let keys = case["then"]["propertyNames"]["enum"].as_array().unwrap();
+        let own: Vec<String> = keys.iter().skip(3).map(|key| format!("`{}`", key.as_str().unwrap())).collect();
+        let row = format!("| `{algorithm}` | {}", own.join(", "));
+        assert!(page.lines().any(|line| line.starts_with(row.trim_end())), "no row begins with {row}");
+    }
+}
+
+#[test]
+fn a_mistyped_variable_is_seen() {
+    let environment = Environment::from([
+        ("SEKISHO_LISTN", "x"),
+        ("SEKISHO_API_TOKE", "x"),
+        ("SEKISHO_REDIS_URL", "x"),
+        ("SEKISHO_INSTANCES", "1"),
+        // Set by Kubernetes for a service called sekisho.
+        ("SEKISHO_PORT", "x"),
+        ("SEKISHO_SERVICE_HOST", "x"),
+        ("SEKISHO_PORT_8000_TCP_ADDR", "x"),
+        ("PATH", "x"),
+    ]);
+    let mistyped = [
+        ("SEKISHO_API_TOKE", "SEKISHO_API_TOKEN"),
+        ("SEKISHO_LISTN", "SEKISHO_LISTEN"),
+        ("SEKISHO_REDIS_URL", "REDIS_URL"),
+    ];
+    assert_eq!(environment.mistyped(), mistyped);
+}
+
+#[test]
+fn every_variable_is_documented() {
+    let page = include_str!("../../../docs/reference/configuration.md");
+    let (_, variables) = page.split_once("## Variables").unwrap();
+    for name in Environment::KNOWN {
+        assert!(variables.contains(&format!("`{name}`")), "{name}");
+    }
+    let cells = variables.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    for name in cells.flat_map(|cell| cell.split('`')).filter(|word| word.starts_with("SEKISHO_")) {
+        assert!(Environment::KNOWN.contains(&name), "{name} is documented and not known");
+    }
+}
+
+#[test]
+fn the_watchdog_is_for_one_process() {
+    let of = |variables| Environment::from(variables).watchdog();
+    let own = std::process::id().to_string();
+    assert_eq!(of([("WATCHDOG_USEC", "2000000"), ("WATCHDOG_PID", &own)]), Some(std::time::Duration::from_secs(2)));
+    assert!(of([("WATCHDOG_USEC", "2000000"), ("WATCHDOG_PID", "1")]).is_none());
+    assert!(of([("WATCHDOG_USEC", "soon"), ("WATCHDOG_PID", "")]).is_none());
+}

@@ -2,6 +2,8 @@
 
 pub(crate) mod completions;
 pub(crate) mod config_check;
+pub(crate) mod config_init;
+pub(crate) mod config_schema;
 mod envoy_rules;
 pub(crate) mod explain;
 mod figures;

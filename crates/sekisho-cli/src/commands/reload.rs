@@ -7,18 +7,18 @@ use sekisho_server::config::{Config, ConfigError};
 use sekisho_server::{Handle, StartError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use crate::systemd::Systemd;
+
 /// Files are looked at this often. Asking the kernel to tell would miss what editors, mounts and links do in their ways.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Goes on until it is dropped. `load` reads everything anew: file, environment, flags.
-pub(crate) async fn watch(handle: Handle, load: impl Fn() -> Result<Config, ConfigError>) {
-    let mut hangup = match signal(SignalKind::hangup()) {
-        Ok(hangup) => Some(hangup),
-        Err(error) => {
-            tracing::warn!(%error, "SIGHUP cannot be heard; only changed files are taken up");
-            None
-        }
-    };
+pub(crate) async fn watch(
+    handle: Handle,
+    systemd: &Systemd,
+    mut hangup: Option<Signal>,
+    load: impl Fn() -> Result<Config, ConfigError>,
+) {
     let mut files = handle.config().files;
     let mut seen = stamps(&files);
     loop {
@@ -30,7 +30,10 @@ pub(crate) async fn watch(handle: Handle, load: impl Fn() -> Result<Config, Conf
         if !is_asked && now == seen {
             continue;
         }
-        match load().map_err(|error| error.to_string()).and_then(|config| take_up(&handle, config)) {
+        systemd.reloading();
+        let taken_up = load().map_err(|error| error.to_string()).and_then(|config| take_up(&handle, config));
+        systemd.reloaded(taken_up.is_ok());
+        match taken_up {
             Ok(()) => files = handle.config().files,
             Err(reason) => {
                 tracing::error!("the configuration could not be taken up, the last good one stays: {reason}");
@@ -39,6 +42,12 @@ pub(crate) async fn watch(handle: Handle, load: impl Fn() -> Result<Config, Conf
         }
         seen = stamps(&files);
     }
+}
+
+/// SIGHUP, heard from this call on: before that it would end the process.
+pub(crate) fn hangup() -> Option<Signal> {
+    let unheard = |error| tracing::warn!(%error, "SIGHUP cannot be heard; only changed files are taken up");
+    signal(SignalKind::hangup()).map_err(unheard).ok()
 }
 
 fn take_up(handle: &Handle, config: Config) -> Result<(), String> {

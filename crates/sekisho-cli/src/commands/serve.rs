@@ -12,12 +12,15 @@ use super::reload;
 use crate::exit::{Failure, Outcome};
 use crate::logging::{self, LogFormat};
 use crate::output;
+use crate::systemd::Systemd;
 
-const DEFAULT_FILE: &str = "sekisho.yaml";
+/// What is looked for in the working directory.
+const DEFAULT_FILES: [&str; 2] = ["sekisho.yaml", "sekisho.toml"];
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The configuration; without it ./sekisho.yaml, or five requests a minute on /api/test in memory
+    /// The configuration, in YAML or TOML; without it ./sekisho.yaml or ./sekisho.toml, or five requests a minute on
+    /// /api/test in memory
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Where the gateway listens
@@ -47,20 +50,23 @@ fn grpc(text: &str) -> Result<Grpc, String> {
 pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
     let environment = Environment::of_process();
     logging::start(args.log_format, environment.log_filter())?;
+    for (name, near) in environment.mistyped() {
+        tracing::warn!("the variable {name} is not known; did you mean {near}?");
+    }
     let config = config(args, &environment).map_err(|error| Failure::Input(error.to_string()))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::Server(format!("the runtime did not start: {error}")))?;
-    runtime.block_on(serve(config, || self::config(args, &environment)))
+    let systemd = Systemd::of(&environment);
+    runtime.block_on(serve(config, &systemd, || self::config(args, &environment)))
 }
 
 /// File, then environment, then flags: each overrides the one before.
 fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigError> {
     let config = match &args.config {
         Some(path) => Config::read(path)?,
-        None if Path::new(DEFAULT_FILE).exists() => Config::read(Path::new(DEFAULT_FILE))?,
-        None => Config::built_in()?,
+        None => config_here()?,
     };
     let mut config = config.with_environment(environment)?;
     config.listen = args.listen.unwrap_or(config.listen);
@@ -73,25 +79,43 @@ fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigE
     Ok(config)
 }
 
-async fn serve(config: Config, load: impl Fn() -> Result<Config, ConfigError>) -> Result<Outcome, Failure> {
+/// The file in the working directory, or what is built in. Of two files neither is more right than the other.
+fn config_here() -> Result<Config, ConfigError> {
+    match DEFAULT_FILES.map(Path::new).map(|file| (file, file.exists())) {
+        [(_, true), (_, true)] => {
+            let both = DEFAULT_FILES.join(" and ");
+            Err(ConfigError::plain(format!("{both} are both here: say which one with --config, or remove one")))
+        }
+        [(file, true), _] | [_, (file, true)] => Config::read(file),
+        _ => Config::built_in(),
+    }
+}
+
+async fn serve(
+    config: Config,
+    systemd: &Systemd,
+    load: impl Fn() -> Result<Config, ConfigError>,
+) -> Result<Outcome, Failure> {
     let examples = Examples::of(&config);
     let server = Server::bind(config).await.map_err(|error| match error {
         // The file or a flag asks for what must not be.
         StartError::Policy(_) | StartError::OpenApi(_) | StartError::OpenGrpc(_) => Failure::Input(error.to_string()),
         _ => Failure::Server(error.to_string()),
     })?;
+    // Whoever is told that this serves may send signals at once.
+    let stop = stop_signal().map_err(|error| Failure::Server(format!("signals cannot be heard: {error}")))?;
+    let hangup = reload::hangup();
     output::line(&examples.welcome(server.addresses()));
     let handle = server.handle();
+    systemd.ready();
     server
         .run(async {
             tokio::select! {
-                stopped = stop_signal() => {
-                    if let Err(error) = stopped {
-                        tracing::error!(%error, "signals cannot be heard; stopping");
-                    }
-                }
-                () = reload::watch(handle, load) => {}
+                () = stop => {}
+                () = reload::watch(handle, systemd, hangup, load) => {}
+                () = systemd.keep_alive() => {}
             }
+            systemd.stopping();
         })
         .await;
     Ok(Outcome::Done)

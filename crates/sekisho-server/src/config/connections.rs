@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::keys;
 use super::read::Reader;
 use super::tree::Node;
 
@@ -44,9 +45,8 @@ impl Connections {
 }
 
 pub(super) fn read(reader: &mut Reader, node: &Node) -> Connections {
-    const FIELDS: [&str; 6] = ["max", "per_ip", "header_timeout", "idle_timeout", "min_rate", "grace"];
     let mut connections = Connections::default();
-    let Some(fields) = reader.fields(node, "connections", &FIELDS) else { return connections };
+    let Some(fields) = reader.fields(node, "connections", &keys::CONNECTIONS) else { return connections };
     for (name, count) in [("max", &mut connections.max), ("per_ip", &mut connections.per_ip)] {
         if let Some(most) = fields.peek(name).and_then(|node| reader.whole(node, name, 1, 10_000_000)) {
             *count = usize::try_from(most).unwrap_or(usize::MAX);

@@ -99,7 +99,7 @@ type Way = Vec<(String, Value)>;
 
 impl File<'_> {
     fn root(&mut self, root: &Node, seen: &mut Seen, name: &str) -> Option<Domain> {
-        let fields = self.reader.fields(root, "the file", &ROOT)?;
+        let fields = self.reader.fields_named(root, "the file", &ROOT)?;
         let Some(node) = fields.peek("domain") else {
             self.reader.complain(fields.at, "`domain` is missing");
             return None;
@@ -131,7 +131,7 @@ impl File<'_> {
     }
 
     fn descriptor(&mut self, node: &Node, way: &mut Way) -> Option<Draft> {
-        let fields = self.reader.fields(node, "descriptors", &DESCRIPTOR)?;
+        let fields = self.reader.fields_named(node, "descriptors", &DESCRIPTOR)?;
         let Some(key) = fields.peek("key") else {
             self.reader.complain(fields.at, "`key` is missing");
             return None;
@@ -171,7 +171,7 @@ impl File<'_> {
         let is_quota = self.flag(descriptor, "quota_mode");
         let mode = if self.flag(descriptor, "shadow_mode") { Mode::Shadow } else { Mode::Enforce };
         let node = descriptor.peek("rate_limit").filter(|node| !matches!(node.value, tree::Value::Null))?;
-        let fields = self.reader.fields(node, "rate_limit", &RATE_LIMIT)?;
+        let fields = self.reader.fields_named(node, "rate_limit", &RATE_LIMIT)?;
         let name = match fields.peek("name") {
             Some(node) => self.reader.text(node, "name")?.to_owned(),
             None => String::new(),
@@ -217,7 +217,7 @@ impl File<'_> {
         let Some(node) = fields.peek("replaces") else { return Some(Vec::new()) };
         let mut names = Vec::new();
         for node in self.reader.list(node, "replaces")? {
-            let fields = self.reader.fields(node, "replaces", &["name"])?;
+            let fields = self.reader.fields_named(node, "replaces", &["name"])?;
             let Some(name) = fields.peek("name") else {
                 self.reader.complain(fields.at, "`name` is missing: the name of the limit to replace");
                 return None;

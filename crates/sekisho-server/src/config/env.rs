@@ -3,6 +3,9 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::time::Duration;
+
+use super::problem::nearest;
 
 /// The variables that Sekisho may look at: its own, and those that routes name for their secrets.
 #[derive(Clone, Default)]
@@ -15,8 +18,16 @@ pub(super) const INSTANCES: &str = "SEKISHO_INSTANCES";
 pub(super) const API_TOKEN: &str = "SEKISHO_API_TOKEN";
 pub(super) const REDIS_URL: &str = "REDIS_URL";
 const LOG: &str = "SEKISHO_LOG";
+/// Systemd's (sd_notify(3), sd_watchdog_enabled(3)).
+const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+const WATCHDOG_USEC: &str = "WATCHDOG_USEC";
+const WATCHDOG_PID: &str = "WATCHDOG_PID";
+const PREFIX: &str = "SEKISHO_";
 
 impl Environment {
+    /// What operators may set; beside these there are only those that routes name for their secrets.
+    pub const KNOWN: [&str; 7] = [LISTEN, API, GRPC, INSTANCES, API_TOKEN, LOG, REDIS_URL];
+
     /// Variables that are not Unicode are none of ours.
     #[allow(clippy::disallowed_methods, reason = "this is the one door to the environment")]
     pub fn of_process() -> Self {
@@ -31,6 +42,33 @@ impl Environment {
     /// What to log: `info`, or a filter such as `sekisho_server=debug`.
     pub fn log_filter(&self) -> Option<&str> {
         self.get(LOG)
+    }
+
+    /// Where systemd wants to be told how the service is.
+    pub fn notify_socket(&self) -> Option<&str> {
+        self.get(NOTIFY_SOCKET)
+    }
+
+    /// After how long without a word systemd takes this process for dead.
+    pub fn watchdog(&self) -> Option<Duration> {
+        let is_ours = self.get(WATCHDOG_PID).is_none_or(|pid| pid == std::process::id().to_string());
+        let micros: u64 = self.get(WATCHDOG_USEC).filter(|_| is_ours)?.parse().ok()?;
+        (micros > 0).then(|| Duration::from_micros(micros))
+    }
+
+    /// Variables that look like a mistyped one of ours, and that one. Others with our prefix are nobody's mistake:
+    /// Kubernetes sets `SEKISHO_SERVICE_HOST` and the like for a service of this name.
+    pub fn mistyped(&self) -> Vec<(&str, &'static str)> {
+        let own = |name: &'static str| name.strip_prefix(PREFIX).unwrap_or(name);
+        let near = |name: &str| {
+            let rest = name.strip_prefix(PREFIX)?;
+            let near = nearest(rest, Self::KNOWN.map(own))?;
+            Self::KNOWN.into_iter().find(|known| own(known) == near)
+        };
+        let unknown = self.0.keys().map(String::as_str).filter(|name| !Self::KNOWN.contains(name));
+        let mut mistyped: Vec<_> = unknown.filter_map(|name| Some((name, near(name)?))).collect();
+        mistyped.sort_unstable();
+        mistyped
     }
 
     /// A variable that is set to nothing counts as not set: that is how compose files and shells clear one.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::header::HeaderName;
 use axum::http::uri::{Authority, Scheme, Uri};
 
+use super::keys;
 use super::policy::PolicyConfig;
 use super::problem::did_you_mean;
 use super::read::{Fields, Reader};
@@ -12,6 +13,7 @@ use super::secret::Secret;
 use super::tree::Node;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const RELEASE_ON: [(&str, u8); 4] = [("connect", 0), ("timeout", 1), ("5xx", 2), ("4xx", 3)];
 
 #[derive(Debug, Clone)]
 pub struct Forward {
@@ -124,9 +126,8 @@ fn parse_upstream(text: &str) -> Result<Upstream, String> {
 
 fn read_release_on(reader: &mut Reader, node: &Node) -> Option<ReleaseOn> {
     let mut on = ReleaseOn { connect: false, timeout: false, server_error: false, client_error: false };
-    let choices = [("connect", 0), ("timeout", 1), ("5xx", 2), ("4xx", 3)];
     for node in reader.list(node, "release_on")? {
-        match reader.choice(node, "release_on", &choices)? {
+        match reader.choice(node, "release_on", &RELEASE_ON)? {
             0 => on.connect = true,
             1 => on.timeout = true,
             2 => on.server_error = true,
@@ -155,7 +156,7 @@ fn read_settle_from(reader: &mut Reader, node: &Node, policy: &PolicyConfig) -> 
 }
 
 fn read_secret(reader: &mut Reader, node: &Node) -> Option<SecretHeader> {
-    let fields = reader.fields(node, "secret", &["header", "env"])?;
+    let fields = reader.fields(node, "secret", &keys::SECRET)?;
     let mut needed = |name: &str| {
         if fields.peek(name).is_none() {
             reader

@@ -4,12 +4,15 @@ mod connections;
 mod domain;
 pub mod env;
 mod forward;
+mod keys;
 mod path;
 mod policy;
 mod problem;
 mod read;
+pub mod reference;
 mod route;
 mod rule;
+mod schema;
 mod secret;
 mod tree;
 pub(crate) mod units;
@@ -33,27 +36,17 @@ pub use problem::ConfigError;
 pub(crate) use problem::did_you_mean;
 use read::Reader;
 pub use route::{Action, FixedResponse, Route};
+pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
 use tree::{Node, Value};
 
-const FIELDS: [&str; 17] = [
-    "listen",
-    "tls",
-    "api",
-    "grpc",
-    "insecure_grpc",
-    "connections",
-    "store",
-    "memory",
-    "instances",
-    "trusted_proxies",
-    "forwarded_by",
-    "usage_policy",
-    "headers",
-    "policies",
-    "routes",
-    "auth",
-    "domains",
+const FORWARDED_BY: [(&str, ForwardedBy); 2] =
+    [("x-forwarded-for", ForwardedBy::XForwardedFor), ("forwarded", ForwardedBy::Forwarded)];
+const HEADERS: [(&str, HeaderStyle); 4] = [
+    ("legacy", HeaderStyle::Legacy),
+    ("draft", HeaderStyle::Draft),
+    ("both", HeaderStyle::Both),
+    ("none", HeaderStyle::None),
 ];
 
 /// Where Envoy looks for its own rate-limit service.
@@ -141,6 +134,9 @@ impl Default for Config {
 }
 
 impl Config {
+    /// A file to begin with, in YAML.
+    pub const STARTER: &str = include_str!("starter.yaml");
+
     /// What is served without a file.
     pub fn built_in() -> Result<Self, ConfigError> {
         Self::parse("built in", include_str!("built_in.yaml"))
@@ -161,7 +157,7 @@ impl Config {
     }
 
     fn parse_in(folder: &Path, name: &str, text: &str) -> Result<Self, ConfigError> {
-        let root = tree::parse_yaml(text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
+        let root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
         if let Some(tls) = &mut config.tls {
@@ -215,7 +211,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
-    let mut fields = reader.fields(root, "the file", &FIELDS)?;
+    let mut fields = reader.fields(root, "the file", &keys::ROOT)?;
     let mut config = Config::default();
     let (listen_at, api_at) = (fields.at("listen"), fields.at("api"));
     if let Some(listen) = fields.take("listen").and_then(|node| read_address(reader, node, "listen")) {
@@ -253,17 +249,12 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("trusted_proxies") {
         config.trusted_proxies.networks = read_networks(reader, node);
     }
-    let sources = [("x-forwarded-for", ForwardedBy::XForwardedFor), ("forwarded", ForwardedBy::Forwarded)];
-    if let Some(source) = fields.take("forwarded_by").and_then(|node| reader.choice(node, "forwarded_by", &sources)) {
+    if let Some(source) =
+        fields.take("forwarded_by").and_then(|node| reader.choice(node, "forwarded_by", &FORWARDED_BY))
+    {
         config.trusted_proxies.source = source;
     }
-    let styles = [
-        ("legacy", HeaderStyle::Legacy),
-        ("draft", HeaderStyle::Draft),
-        ("both", HeaderStyle::Both),
-        ("none", HeaderStyle::None),
-    ];
-    if let Some(style) = fields.take("headers").and_then(|node| reader.choice(node, "headers", &styles)) {
+    if let Some(style) = fields.take("headers").and_then(|node| reader.choice(node, "headers", &HEADERS)) {
         config.headers = style;
     }
     let policies = fields.take("policies");
@@ -285,7 +276,7 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
 }
 
 fn read_tls(reader: &mut Reader, node: &Node) -> Option<TlsConfig> {
-    let fields = reader.fields(node, "tls", &["cert", "key"])?;
+    let fields = reader.fields(node, "tls", &keys::TLS)?;
     let mut file = |name: &str| match fields.peek(name) {
         Some(node) => reader.text(node, name).map(PathBuf::from),
         None => {
@@ -298,7 +289,7 @@ fn read_tls(reader: &mut Reader, node: &Node) -> Option<TlsConfig> {
 }
 
 fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {
-    let fields = reader.fields(node, "auth", &["policy"])?;
+    let fields = reader.fields(node, "auth", &keys::AUTH)?;
     let Some(node) = fields.peek("policy") else {
         reader.complain(fields.at, "`policy` is missing: it says what is charged");
         return None;
@@ -333,7 +324,7 @@ fn is_off(node: &Node) -> bool {
 }
 
 fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
-    let Some(fields) = reader.fields(node, "store", &["url", "on_failure", "timeout"]) else { return };
+    let Some(fields) = reader.fields(node, "store", &keys::STORE) else { return };
     match fields.peek("url") {
         Some(node) => {
             let parsed = reader.text(node, "url").map(StoreUrl::parse);
@@ -361,7 +352,7 @@ fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
 }
 
 fn read_memory(reader: &mut Reader, node: &Node, memory: &mut Capacity) {
-    let Some(fields) = reader.fields(node, "memory", &["subjects", "bytes"]) else { return };
+    let Some(fields) = reader.fields(node, "memory", &keys::MEMORY) else { return };
     if let Some(node) = fields.peek("subjects")
         && let Some(subjects) = reader.whole(node, "subjects", 1, 1_000_000_000)
     {

@@ -4,15 +4,17 @@ use sekisho::Invalid;
 use sekisho::identity::{SubjectPart, SubjectSpec};
 use sekisho::limits::{Mode, OnFailure, OnLeaseExpiry, Policy};
 
+use super::keys;
 use super::problem::{At, did_you_mean};
 use super::read::{Fields, Reader};
 use super::rule;
 use super::tree::{Key, Node, Value};
 
-const FIELDS: [&str; 7] = ["subject", "mode", "on_failure", "lease", "on_lease_expiry", "ipv6_prefix", "rules"];
-
 pub(super) const ON_FAILURE: [(&str, OnFailure); 3] =
     [("memory", OnFailure::Memory), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
+pub(super) const MODES: [(&str, Mode); 2] = [("enforce", Mode::Enforce), ("shadow", Mode::Shadow)];
+pub(super) const ON_LEASE_EXPIRY: [(&str, OnLeaseExpiry); 2] =
+    [("settle", OnLeaseExpiry::Settle), ("release", OnLeaseExpiry::Release)];
 
 /// A policy and what the file says about its subject.
 #[derive(Debug, Clone)]
@@ -35,7 +37,7 @@ pub(super) fn read_all(reader: &mut Reader, node: &Node) -> Vec<PolicyConfig> {
 }
 
 fn read(reader: &mut Reader, name: &Key, node: &Node) -> Option<PolicyConfig> {
-    let fields = reader.fields(node, &name.name, &FIELDS)?;
+    let fields = reader.fields(node, &name.name, &keys::POLICIES)?;
     let subject = subject(reader, &fields);
     let options = options(reader, &fields);
     let Some(list) = fields.peek("rules") else {
@@ -81,7 +83,7 @@ struct Options {
 
 fn options(reader: &mut Reader, fields: &Fields<'_>) -> Option<Options> {
     let mode = match fields.peek("mode") {
-        Some(node) => reader.choice(node, "mode", &[("enforce", Mode::Enforce), ("shadow", Mode::Shadow)]),
+        Some(node) => reader.choice(node, "mode", &MODES),
         None => Some(Mode::Enforce),
     };
     let on_failure = match fields.peek("on_failure") {
@@ -92,9 +94,8 @@ fn options(reader: &mut Reader, fields: &Fields<'_>) -> Option<Options> {
         Some(node) => reader.duration(node, "lease"),
         None => Some(Policy::DEFAULT_LEASE),
     };
-    let endings = [("settle", OnLeaseExpiry::Settle), ("release", OnLeaseExpiry::Release)];
     let on_lease_expiry = match fields.peek("on_lease_expiry") {
-        Some(node) => reader.choice(node, "on_lease_expiry", &endings),
+        Some(node) => reader.choice(node, "on_lease_expiry", &ON_LEASE_EXPIRY),
         None => Some(OnLeaseExpiry::Settle),
     };
     Some(Options { mode: mode?, on_failure: on_failure?, lease: lease?, on_lease_expiry: on_lease_expiry? })

@@ -31,7 +31,7 @@ pub struct ConfigError(String);
 
 impl ConfigError {
     /// Something that stands in no file: a flag, a variable, a file that cannot be read.
-    pub(super) fn plain(message: impl Into<String>) -> Self {
+    pub fn plain(message: impl Into<String>) -> Self {
         Self(message.into())
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::keys::Section;
 use super::problem::{At, Problem, did_you_mean};
 use super::tree::{Key, Node, Value};
 use super::units;
@@ -18,8 +19,19 @@ impl Reader {
         self.problems.push(Problem::new(at, message));
     }
 
-    /// The fields of a mapping. Names that are not `known` are complained about here.
-    pub(super) fn fields<'a>(&mut self, node: &'a Node, what: &str, known: &[&str]) -> Option<Fields<'a>> {
+    /// The fields of a mapping. Names that the section does not know are complained about here.
+    pub(super) fn fields<'a>(&mut self, node: &'a Node, what: &str, section: &Section) -> Option<Fields<'a>> {
+        let known: Vec<&str> = section.names().collect();
+        self.fields_named(node, what, &known)
+    }
+
+    /// The same for a mapping of another's making.
+    pub(super) fn fields_named<'a>(
+        &mut self,
+        node: &'a Node,
+        what: &str,
+        known: &[&'static str],
+    ) -> Option<Fields<'a>> {
         let entries = self.map(node, what)?;
         let mut fields = BTreeMap::new();
         for (key, value) in entries {
@@ -30,7 +42,7 @@ impl Reader {
                 self.complain(key.at, format!("unknown key `{}`{near}", key.name));
             }
         }
-        Some(Fields { at: node.at, fields })
+        Some(Fields { at: node.at, fields, known: known.to_vec() })
     }
 
     pub(super) fn map<'a>(&mut self, node: &'a Node, what: &str) -> Option<&'a [(Key, Node)]> {
@@ -114,10 +126,12 @@ impl Reader {
 pub(super) struct Fields<'a> {
     pub(super) at: At,
     fields: BTreeMap<&'a str, (&'a Key, &'a Node)>,
+    known: Vec<&'static str>,
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn take(&mut self, name: &str) -> Option<&'a Node> {
+        self.must_know(name);
         self.fields.remove(name).map(|(_, node)| node)
     }
 
@@ -127,7 +141,13 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn peek(&self, name: &str) -> Option<&'a Node> {
+        self.must_know(name);
         self.fields.get(name).map(|(_, node)| *node)
+    }
+
+    /// Whoever asks for a key that is not in the table would always be told that there is none.
+    fn must_know(&self, name: &str) {
+        debug_assert!(self.known.contains(&name), "`{name}` is not among the keys of its section");
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &'a Key> {

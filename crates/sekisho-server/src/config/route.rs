@@ -6,25 +6,16 @@ use sekisho::key::Endpoint;
 use sekisho::limits::{Cost, MAX_AMOUNT, REQUESTS};
 
 use super::forward::{self, Forward};
+use super::keys;
 use super::path::PathPattern;
 use super::policy::{self, PolicyConfig};
 use super::problem::did_you_mean;
 use super::read::{Fields, Reader};
 use super::tree::{Node, Value};
 
-const FIELDS: [&str; 10] =
-    ["match", "policy", "cost", "endpoint", "respond", "upstream", "timeout", "release_on", "settle_from", "secret"];
 /// The gateway answers these itself.
 const RESERVED: [&str; 4] = ["/livez", "/readyz", "/healthz", "/api/config/usage"];
-const METHODS: [(&str, Method); 7] = [
-    ("GET", Method::GET),
-    ("HEAD", Method::HEAD),
-    ("POST", Method::POST),
-    ("PUT", Method::PUT),
-    ("PATCH", Method::PATCH),
-    ("DELETE", Method::DELETE),
-    ("OPTIONS", Method::OPTIONS),
-];
+pub(super) const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 #[derive(Debug, Clone)]
 pub struct Route {
@@ -73,7 +64,7 @@ pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfi
 }
 
 fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<Route> {
-    let fields = reader.fields(node, "routes", &FIELDS)?;
+    let fields = reader.fields(node, "routes", &keys::ROUTES)?;
     let mut needed = |name: &str| {
         if fields.peek(name).is_none() {
             reader.complain(fields.at, format!("`{name}` is missing: every route needs it"));
@@ -129,7 +120,7 @@ fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) 
 }
 
 fn read_match(reader: &mut Reader, node: &Node) -> Option<(Option<String>, PathPattern, Vec<Method>)> {
-    let fields = reader.fields(node, "match", &["path", "methods", "host"])?;
+    let fields = reader.fields(node, "match", &keys::MATCH)?;
     let host = match fields.peek("host") {
         Some(node) => {
             let host = reader.text(node, "host")?.to_ascii_lowercase();
@@ -155,10 +146,10 @@ fn read_match(reader: &mut Reader, node: &Node) -> Option<(Option<String>, PathP
     if let Some(node) = fields.peek("methods") {
         for node in reader.list(node, "methods")? {
             let text = reader.text(node, "methods")?;
-            match METHODS.iter().find(|(name, _)| *name == text) {
-                Some((_, method)) => methods.push(method.clone()),
+            match Method::try_from(text).ok().filter(|_| METHODS.contains(&text)) {
+                Some(method) => methods.push(method),
                 None => {
-                    let near = did_you_mean(text, METHODS.iter().map(|(name, _)| *name));
+                    let near = did_you_mean(text, METHODS);
                     reader.complain(node.at, format!("unknown method `{text}`{near}"));
                 }
             }
@@ -194,7 +185,7 @@ fn read_cost(reader: &mut Reader, node: &Node, config: &PolicyConfig) -> Option<
 }
 
 fn read_respond(reader: &mut Reader, node: &Node) -> Option<FixedResponse> {
-    let fields = reader.fields(node, "respond", &["status", "json"])?;
+    let fields = reader.fields(node, "respond", &keys::RESPOND)?;
     let status = match fields.peek("status") {
         Some(node) => reader.whole(node, "status", 200, 599)?,
         None => 200,

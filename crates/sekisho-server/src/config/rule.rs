@@ -6,29 +6,20 @@ use sekisho::Invalid;
 use sekisho::key::KeyTemplate;
 use sekisho::limits::{MAX_AMOUNT, Period, Rule, TimeZone};
 
+use super::keys;
 use super::problem::did_you_mean;
 use super::read::{Fields, Reader};
 use super::tree::{Node, Value};
 
-const FIELDS: [&str; 14] = [
-    "name",
-    "algorithm",
-    "limit",
-    "window",
-    "burst",
-    "unit",
-    "key",
-    "buckets",
-    "variant",
-    "mode",
-    "period",
-    "zone",
-    "interval",
-    "max_wait",
-];
+/// What any rule takes, whatever its algorithm.
+pub(super) const COMMON: [&str; 3] = ["algorithm", "name", "unit"];
+pub(super) const VARIANTS: [(&str, bool); 2] = [("sub_buckets", false), ("interpolated", true)];
+pub(super) const BUCKET_MODES: [(&str, bool); 2] = [("meter", false), ("queue", true)];
+pub(super) const PERIODS: [(&str, Period); 4] =
+    [("hour", Period::Hour), ("day", Period::Day), ("week", Period::Week), ("month", Period::Month)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Algorithm {
+pub(super) enum Algorithm {
     FixedWindow,
     SlidingLog,
     SlidingCounter,
@@ -42,7 +33,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    const ALL: [(&str, Self); 10] = [
+    pub(super) const ALL: [(&str, Self); 10] = [
         ("fixed_window", Self::FixedWindow),
         ("sliding_log", Self::SlidingLog),
         ("sliding_counter", Self::SlidingCounter),
@@ -55,7 +46,17 @@ impl Algorithm {
         ("block", Self::Block),
     ];
 
-    /// What it takes besides `name`, `algorithm` and `unit`.
+    pub(super) const fn all_with_fields() -> [(&'static str, &'static [&'static str]); 10] {
+        let mut all: [(&str, &[&str]); 10] = [("", &[]); 10];
+        let mut index = 0;
+        while index < all.len() {
+            all[index] = (Self::ALL[index].0, Self::ALL[index].1.own_fields());
+            index += 1;
+        }
+        all
+    }
+
+    /// What it takes besides [`COMMON`].
     const fn own_fields(self) -> &'static [&'static str] {
         match self {
             Self::FixedWindow | Self::SlidingLog => &["limit", "window", "key"],
@@ -71,7 +72,7 @@ impl Algorithm {
 }
 
 pub(super) fn read(reader: &mut Reader, node: &Node) -> Option<Rule> {
-    let fields = reader.fields(node, "rules", &FIELDS)?;
+    let fields = reader.fields(node, "rules", &keys::RULES)?;
     let Some(named) = fields.peek("algorithm") else {
         reader.complain(fields.at, "`algorithm` is missing");
         return None;
@@ -86,7 +87,7 @@ pub(super) fn read(reader: &mut Reader, node: &Node) -> Option<Rule> {
 
 fn refuse_foreign(reader: &mut Reader, fields: &Fields<'_>, algorithm: Algorithm, name: &str) {
     for key in fields.keys() {
-        let known = ["name", "algorithm", "unit"].contains(&key.name.as_str());
+        let known = COMMON.contains(&key.name.as_str());
         if !known && !algorithm.own_fields().contains(&key.name.as_str()) {
             let own = algorithm.own_fields().join(", ");
             let own = if own.is_empty() { "none of its own".to_owned() } else { own };
@@ -179,7 +180,7 @@ impl RuleReader<'_, '_> {
 
     fn is_queue(&mut self) -> Option<bool> {
         let Some(node) = self.fields.peek("mode") else { return Some(false) };
-        self.reader.choice(node, "mode", &[("meter", false), ("queue", true)])
+        self.reader.choice(node, "mode", &BUCKET_MODES)
     }
 
     fn sliding_counter(&mut self) -> Option<Result<Rule, Invalid>> {
@@ -189,7 +190,7 @@ impl RuleReader<'_, '_> {
             None => None,
         };
         let interpolated = match self.fields.peek("variant") {
-            Some(node) => self.reader.choice(node, "variant", &[("sub_buckets", false), ("interpolated", true)])?,
+            Some(node) => self.reader.choice(node, "variant", &VARIANTS)?,
             None => false,
         };
         if interpolated && buckets.is_some() {
@@ -208,8 +209,7 @@ impl RuleReader<'_, '_> {
 
     fn period(&mut self) -> Option<Period> {
         let node = self.needed("period")?.clone();
-        let periods = [("hour", Period::Hour), ("day", Period::Day), ("week", Period::Week), ("month", Period::Month)];
-        self.reader.choice(&node, "period", &periods)
+        self.reader.choice(&node, "period", &PERIODS)
     }
 
     fn zone(&mut self) -> Option<TimeZone> {

@@ -1,62 +1,16 @@
-//! A configuration file as a tree that knows where each part of it stands.
-//!
-//! This is the only module that knows YAML. Reading into a tree first, and into types afterwards, is what lets every later
-//! complaint point at a line, and lets one run report all of them.
+//! YAML, by way of serde-saphyr.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-use super::problem::{At, Problem};
-
-/// A configuration is a few kilobytes; what is larger than this is a mistake or an attack.
-const MAX_BYTES: usize = 1024 * 1024;
-
-/// A value and where it stands.
-#[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) at: At,
-    pub(super) value: Value,
-}
-
-#[derive(Debug, Clone)]
-pub(super) enum Value {
-    Null,
-    Bool(bool),
-    Whole(i128),
-    Fraction(f64),
-    Text(String),
-    List(Vec<Node>),
-    Map(Vec<(Key, Node)>),
-}
-
-#[derive(Debug, Clone)]
-pub(super) struct Key {
-    pub(super) at: At,
-    pub(super) name: String,
-}
-
-impl Node {
-    pub(super) const fn kind(&self) -> &'static str {
-        match self.value {
-            Value::Null => "nothing",
-            Value::Bool(_) => "a boolean",
-            Value::Whole(_) => "a whole number",
-            Value::Fraction(_) => "a number with a fraction",
-            Value::Text(_) => "text",
-            Value::List(_) => "a list",
-            Value::Map(_) => "a mapping",
-        }
-    }
-}
+use super::super::problem::{At, Problem};
+use super::{Key, Node, Value};
 
 /// Reads one YAML document. Aliases are bounded, so that a small file cannot become a large tree; a key that stands twice
 /// in one mapping is refused, because one of the two would silently not count.
-pub(super) fn parse_yaml(text: &str) -> Result<Node, Problem> {
-    if text.len() > MAX_BYTES {
-        return Err(Problem::new(At::START, format!("is {} bytes long; at most {MAX_BYTES} are read", text.len())));
-    }
+pub(super) fn parse(text: &str) -> Result<Node, Problem> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_depth: 64, max_nodes: 100_000, max_aliases: 1_000, max_events: 400_000 },
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::Error,
