@@ -63,6 +63,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
     let whole = json!({
         "tls": { "cert": "cert.pem", "key": "key.pem" },
         "store": { "url": "redis://127.0.0.1" },
+        "connections": { "max": 10 },
         "memory": { "subjects": 10 },
         "auth": { "policy": "p" },
         "policies": { "p": policy },
@@ -72,6 +73,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("top level", ""),
         ("tls", "/tls"),
         ("store", "/store"),
+        ("connections", "/connections"),
         ("memory", "/memory"),
         ("auth", "/auth"),
         ("policies", "/policies/p"),
