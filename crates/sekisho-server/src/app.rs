@@ -10,8 +10,9 @@ use sekisho::limits::Limits;
 
 use crate::config::Config;
 use crate::envoy::Domain;
+use crate::gateway;
 use crate::gateway::forward::Upstreams;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, RouteMeter};
 use crate::respond::Problem;
 use crate::start::StartError;
 
@@ -23,6 +24,31 @@ pub(crate) struct App {
     /// Kept when the configuration changes, and with it every count.
     pub(crate) backend: Backend,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) meters: DoorMeters,
+}
+
+/// The meters of routes that are known before any request comes.
+#[derive(Debug)]
+pub(crate) struct DoorMeters {
+    /// Of the gateway's routes, in their order.
+    pub(crate) routes: Vec<Arc<RouteMeter>>,
+    /// Of what it answers besides: the paths of `gateway::OWN`.
+    pub(crate) own: Vec<Arc<RouteMeter>>,
+    pub(crate) other: Arc<RouteMeter>,
+    /// `POST /v1/check`
+    pub(crate) check: Arc<RouteMeter>,
+}
+
+impl DoorMeters {
+    fn new(metrics: &Metrics, config: &Config) -> Self {
+        let gateway = |route: &str| metrics.route("gateway", route);
+        Self {
+            routes: config.routes.iter().map(|route| gateway(&route.path.to_string())).collect(),
+            own: gateway::OWN.iter().map(|path| gateway(path)).collect(),
+            other: gateway("other"),
+            check: metrics.route("api", "/v1/check"),
+        }
+    }
 }
 
 impl App {
@@ -56,7 +82,8 @@ impl App {
         if let Some(before) = before {
             gate = gate.in_place_of(before);
         }
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics }))
+        let meters = DoorMeters::new(&metrics, &config);
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -77,10 +77,10 @@ async fn decide(app: &App, peer: Peer, headers: &HeaderMap, original: &Original)
     // Limits know endpoints by routes, never by what a client made up.
     let route = gateway::route(&app.config.routes, None, &original.method, original.uri.path());
     let endpoint = match route {
-        Ok(route) => route.endpoint.clone(),
+        Ok(route) => route.endpoint.as_str(),
         // A path that is another to the proxy than to us would have another counter too.
         Err(problem) if problem.is_bad_input() => return Err(problem),
-        Err(_) => "/".to_owned(),
+        Err(_) => "/",
     };
     let client = facts::client_told_by(app, peer, headers);
     let facts = facts::of(app, &auth.policy, client, Some(endpoint), headers);

@@ -7,11 +7,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::header::{CONNECTION, EXPECT};
-use axum::http::{HeaderValue, Version};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, Method, Version};
 use axum::response::{IntoResponse as _, Response};
 use hyper::body::{Body as _, Incoming};
 use hyper::rt::{Read, Write};
@@ -25,19 +25,18 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
-use tower::Service as _;
 
 use crate::conduct::Conduct;
 use crate::config::{Connections, TlsConfig};
 use crate::crowd::{Crowd, Full, Place};
 use crate::facts::Peer;
-use crate::leftover;
 use crate::live::Live;
 use crate::pace::Paced;
 use crate::quiet::quietly;
 use crate::respond::Problem;
 use crate::socket::Socket;
 use crate::start::StartError;
+use crate::{api, gateway, leftover};
 
 /// How long an answer waits for the rest of a body that nobody wants.
 const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -125,15 +124,11 @@ impl Door {
         I: Read + Write + Unpin + Send + 'static,
     {
         let (own, limits) = (Arc::clone(&conduct), *limits);
-        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-            let turn = own.begin();
-            request.extensions_mut().insert(peer);
-            let router = match self.side {
-                Side::Gateway => self.live.gateway(),
-                Side::Api => self.live.api(),
-            };
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let (turn, side) = (own.begin(), self.side);
+            let live = Arc::clone(&self.live);
             async move {
-                let answer = answer(router, request, &limits).await;
+                let answer = answer(&live, side, peer, request, &limits).await;
                 Ok::<_, Infallible>(answer.map(|body| turn.answer(body)))
             }
         });
@@ -202,25 +197,50 @@ pub(crate) async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-async fn answer(mut router: Router, request: hyper::Request<Incoming>, limits: &Connections) -> Response {
+async fn answer(
+    live: &Live,
+    side: Side,
+    peer: Peer,
+    request: hyper::Request<Incoming>,
+    limits: &Connections,
+) -> Response {
     if request.headers().len() > MAX_HEADERS {
         return Problem::too_many_headers(MAX_HEADERS).into_response();
     }
-    if request.body().is_end_stream() {
-        return router.call(request.map(Body::new)).await.unwrap_or_else(|never| match never {});
+    let (head, body) = request.into_parts();
+    if body.is_end_stream() {
+        return serve(live, side, peer, head, None).await;
     }
     // A stream of HTTP/2 ends by itself.
-    if request.version() >= Version::HTTP_2 {
-        let request = request.map(|body| Body::new(Paced::new(body, limits)));
-        return router.call(request).await.unwrap_or_else(|never| match never {});
+    if head.version >= Version::HTTP_2 {
+        let body = Body::new(Paced::new(body, limits));
+        return serve(live, side, peer, head, Some(body)).await;
     }
-    let waits = request.headers().contains_key(EXPECT);
-    let (head, body) = request.into_parts();
+    let waits = head.headers.contains_key(EXPECT);
     let (body, leftover) = leftover::lend(body);
-    let request = Request::from_parts(head, Body::new(Paced::new(body, limits)));
-    let mut response = router.call(request).await.unwrap_or_else(|never| match never {});
+    let body = Body::new(Paced::new(body, limits));
+    let mut response = serve(live, side, peer, head, Some(body)).await;
     if !timeout(LEFTOVER_TIMEOUT, leftover.read_away(waits)).await.unwrap_or(false) {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+async fn serve(live: &Live, side: Side, peer: Peer, mut head: Parts, body: Option<Body>) -> Response {
+    let is_head = head.method == Method::HEAD;
+    let mut response = match side {
+        Side::Gateway => gateway::serve(&live.app(), peer, head, body).await,
+        Side::Api => {
+            head.extensions.insert(peer);
+            let request = Request::from_parts(head, body.unwrap_or_default());
+            api::serve(live.app(), live.api(), request).await
+        }
+    };
+    if is_head {
+        if let Some(length) = response.body().size_hint().exact() {
+            response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
+        }
+        *response.body_mut() = Body::empty();
     }
     response
 }

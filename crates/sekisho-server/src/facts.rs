@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::HeaderMap;
 use sekisho::http::facts;
-use sekisho::identity::Facts;
+use sekisho::identity::{Facts, SubjectPart};
 
 use crate::app::App;
 
@@ -36,9 +36,14 @@ pub(crate) fn client_told_by(app: &App, peer: Peer, headers: &HeaderMap) -> IpAd
 }
 
 /// What `policy` builds its subject from.
-pub(crate) fn of(app: &App, policy: &str, client: IpAddr, endpoint: Option<String>, headers: &HeaderMap) -> Facts {
+pub(crate) fn of(app: &App, policy: &str, client: IpAddr, endpoint: Option<&str>, headers: &HeaderMap) -> Facts {
     match app.gate.subject_spec(policy) {
-        Some(spec) => facts::of(spec, Some(client), endpoint, headers),
+        Some(spec) => {
+            let is_read = app.gate.limits().policy(policy).is_ok_and(|policy| policy.needs_endpoint())
+                || spec.parts().contains(&SubjectPart::Endpoint);
+            let endpoint = endpoint.filter(|_| is_read).map(str::to_owned);
+            facts::of(spec, Some(client), endpoint, headers)
+        }
         // The gate says what is missing.
         None => Facts::default(),
     }

@@ -7,19 +7,16 @@ use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::Router;
-use axum::middleware::from_fn;
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::config::Config;
-use crate::server::in_time;
 use crate::start::StartError;
-use crate::{api, connection, gateway};
+use crate::{api, connection};
 
 #[derive(Debug)]
 pub(crate) struct Live {
     app: ArcSwap<App>,
-    gateway: ArcSwap<Router>,
     api: ArcSwap<Router>,
     tls: ArcSwapOption<Encryption>,
 }
@@ -56,8 +53,7 @@ impl Handle {
 impl Live {
     pub(crate) fn new(app: Arc<App>) -> Result<Arc<Self>, StartError> {
         Ok(Arc::new(Self {
-            gateway: ArcSwap::from_pointee(gateway::router(Arc::clone(&app))),
-            api: ArcSwap::from_pointee(api_router(&app)),
+            api: ArcSwap::from_pointee(api::router(Arc::clone(&app))),
             tls: ArcSwapOption::new(encryption(&app.config)?),
             app: ArcSwap::new(app),
         }))
@@ -65,10 +61,6 @@ impl Live {
 
     pub(crate) fn app(&self) -> Arc<App> {
         self.app.load_full()
-    }
-
-    pub(crate) fn gateway(&self) -> Router {
-        Router::clone(&self.gateway.load())
     }
 
     pub(crate) fn api(&self) -> Router {
@@ -84,17 +76,12 @@ impl Live {
         let kept = keep_what_needs_a_restart(&mut config, &old.config);
         let tls = encryption(&config)?;
         let app = old.under(config)?;
-        self.gateway.store(Arc::new(gateway::router(Arc::clone(&app))));
-        self.api.store(Arc::new(api_router(&app)));
+        self.api.store(Arc::new(api::router(Arc::clone(&app))));
         self.tls.store(tls);
         app.metrics.reloaded(true, connection::unix_seconds());
         self.app.store(app);
         Ok(kept)
     }
-}
-
-fn api_router(app: &Arc<App>) -> Router {
-    api::router(Arc::clone(app)).layer(from_fn(in_time))
 }
 
 fn encryption(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {

@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use metrics::{Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use parking_lot::RwLock;
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::app::App;
@@ -29,17 +31,20 @@ pub(crate) struct Metrics {
     handle: PrometheusHandle,
     /// False while the file that should be served could not be read, and the last good one is.
     config_ok: AtomicBool,
-    /// By door, route and status, made when the first answer of the kind goes out.
-    answers: RwLock<HashMap<(Door, Route), HashMap<u16, Answers>>>,
+    /// By door and route, made when they are first asked for.
+    routes: RwLock<HashMap<(Door, String), Arc<RouteMeter>>>,
 }
 
 type Door = &'static str;
-type Route = Arc<str>;
 
-#[derive(Clone)]
-struct Answers {
-    count: Counter,
+/// What was answered on one route of a door. The route as it is configured, never the path: a label must not grow with what
+/// clients make up.
+pub(crate) struct RouteMeter {
+    door: Door,
+    route: String,
     duration: Histogram,
+    /// By status; few of them, made when the first answer of the kind goes out.
+    counts: RwLock<SmallVec<[(u16, Counter); 4]>>,
 }
 
 impl Default for Metrics {
@@ -51,7 +56,7 @@ impl Default for Metrics {
             .expect("there are buckets")
             .build_recorder();
         let handle = recorder.handle();
-        let metrics = Self { recorder, handle, config_ok: AtomicBool::new(true), answers: RwLock::default() };
+        let metrics = Self { recorder, handle, config_ok: AtomicBool::new(true), routes: RwLock::default() };
         metrics.collect(|| {
             describe_gauge!("sekisho_build_info", "The version that runs");
             describe_counter!("sekisho_http_requests_total", "Requests answered, by listener, route and status");
@@ -89,23 +94,42 @@ impl Metrics {
         });
     }
 
-    fn answered(&self, door: Door, route: Route, status: u16, seconds: f64) {
-        let key = (door, route);
-        let known = self.answers.read().get(&key).and_then(|by_status| by_status.get(&status)).cloned();
-        let answers = known.unwrap_or_else(|| {
-            let route = key.1.to_string();
-            let answers = self.collect(|| Answers {
-                count: counter!("sekisho_http_requests_total", "door" => door, "route" => route.clone(), "status" => status.to_string()),
-                duration: histogram!("sekisho_http_request_duration_seconds", "door" => door, "route" => route),
-            });
-            self.answers.write().entry(key).or_default().entry(status).or_insert(answers).clone()
+    pub(crate) fn route(&self, door: Door, route: &str) -> Arc<RouteMeter> {
+        let key = (door, route.to_owned());
+        if let Some(known) = self.routes.read().get(&key) {
+            return Arc::clone(known);
+        }
+        let label = key.1.clone();
+        let duration = self
+            .collect(|| histogram!("sekisho_http_request_duration_seconds", "door" => door, "route" => label.clone()));
+        let meter = RouteMeter { door, route: label, duration, counts: RwLock::default() };
+        Arc::clone(self.routes.write().entry(key).or_insert_with(|| Arc::new(meter)))
+    }
+
+    pub(crate) fn answered(&self, route: &RouteMeter, status: StatusCode, since: Instant) {
+        route.duration.record(since.elapsed().as_secs_f64());
+        let status = status.as_u16();
+        if let Some((_, count)) = route.counts.read().iter().find(|(known, _)| *known == status) {
+            return count.increment(1);
+        }
+        let mut counts = route.counts.write();
+        let known = counts.iter().position(|(known, _)| *known == status).unwrap_or_else(|| {
+            let (door, route) = (route.door, route.route.clone());
+            let count = || counter!("sekisho_http_requests_total", "door" => door, "route" => route, "status" => status.to_string());
+            counts.push((status, self.collect(count)));
+            counts.len() - 1
         });
-        answers.count.increment(1);
-        answers.duration.record(seconds);
+        counts[known].1.increment(1);
     }
 
     pub(crate) fn upkeep(&self) {
         self.handle.run_upkeep();
+    }
+}
+
+impl fmt::Debug for RouteMeter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RouteMeter").field("door", &self.door).field("route", &self.route).finish_non_exhaustive()
     }
 }
 
@@ -120,17 +144,11 @@ pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.handle.render()).into_response()
 }
 
-/// The route as it is configured, never the path: a label must not grow with what clients make up.
-#[derive(Debug, Clone)]
-pub(crate) struct RouteLabel(pub(crate) Arc<str>);
-
-/// Counts what passes through a listener.
-pub(crate) async fn count(State((app, door)): State<(Arc<App>, Door)>, request: Request, next: Next) -> Response {
-    let matched = request.extensions().get::<MatchedPath>().map(|path| Arc::from(path.as_str()));
+/// Counts what passes through the API's router.
+pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let route = app.metrics.route("api", request.extensions().get().map_or("other", MatchedPath::as_str));
     let start = Instant::now();
     let answer = next.run(request).await;
-    let configured = answer.extensions().get::<RouteLabel>().map(|label| label.0.clone());
-    let route = configured.or(matched).unwrap_or_else(|| Arc::from("other"));
-    app.metrics.answered(door, route, answer.status().as_u16(), start.elapsed().as_secs_f64());
+    app.metrics.answered(&route, answer.status(), start);
     answer
 }

@@ -5,9 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::Request;
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
 use hyper_util::server::graceful::GracefulShutdown;
 use sekisho::backend::Backend;
 use tokio::net::TcpListener;
@@ -19,11 +16,8 @@ use crate::envoy::grpc::Grpc;
 use crate::live::{Handle, Live};
 use crate::metrics;
 use crate::quiet::quietly;
-use crate::respond::Problem;
 use crate::start::{StartError, open_store};
 
-/// From the head of a request to the head of its answer, the body in between.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long requests in flight get when the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -185,12 +179,5 @@ async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdow
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
-    }
-}
-
-pub(crate) async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => Problem::timed_out().into_response(),
     }
 }

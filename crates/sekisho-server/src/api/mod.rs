@@ -11,12 +11,16 @@ mod routes;
 mod words;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequest as _, Request, State};
+use axum::http::Method;
 use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use tokio::time::{Instant, timeout};
+use tower::Service as _;
 
 use crate::app::App;
 use crate::respond::Problem;
@@ -27,6 +31,9 @@ pub(crate) use request::whole;
 pub(crate) use routes::document;
 use routes::routes;
 
+/// From the head of a request to the head of its answer, the body in between.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+
 pub(crate) fn router(app: Arc<App>) -> Router {
     routes()
         .into_iter()
@@ -34,12 +41,42 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
         .fallback(async || Problem::not_found())
         .layer(from_fn_with_state(Arc::clone(&app), authorized))
-        .layer(from_fn_with_state((Arc::clone(&app), "api"), metrics::count))
+        .layer(from_fn_with_state(Arc::clone(&app), metrics::count))
+        .layer(from_fn(in_time))
         .with_state(app)
 }
 
-/// Once a token is set every path wants it, also those that do not exist: what is served here is nobody else's business.
+/// One request of a trusted caller. A check is what others ask for every request of theirs: it goes straight to its handler,
+/// because the router and its layers would cost more than the decision.
+pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request) -> Response {
+    if request.uri().path() != "/v1/check" || request.method() != Method::POST {
+        return router.call(request).await.unwrap_or_else(|never| match never {});
+    }
+    let start = Instant::now();
+    let decided = async {
+        refuse(&app, &request)?;
+        let body = body::Body::from_request(request, &()).await?;
+        decide::check(State(Arc::clone(&app)), body).await
+    };
+    let answer = timeout(REQUEST_TIMEOUT, decided).await.unwrap_or_else(|_| Err(Problem::timed_out()));
+    let answer = answer.unwrap_or_else(|problem| problem.into_response());
+    app.metrics.answered(&app.meters.check, answer.status(), start);
+    answer
+}
+
+async fn in_time(request: Request, next: Next) -> Response {
+    timeout(REQUEST_TIMEOUT, next.run(request)).await.unwrap_or_else(|_| Problem::timed_out().into_response())
+}
+
 async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    match refuse(&app, &request) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+/// Once a token is set every path wants it, also those that do not exist: what is served here is nobody else's business.
+fn refuse(app: &App, request: &Request) -> Result<(), Problem> {
     if let Some(token) = &app.config.api_token {
         let header = |name: &HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
         let (given, how) = if request.uri().path().starts_with("/auth/") {
@@ -50,10 +87,10 @@ async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -
             (bearer, "Authorization: Bearer …")
         };
         if !given.is_some_and(|given| token.is(given)) {
-            return Problem::unauthorized(how).into_response();
+            return Err(Problem::unauthorized(how));
         }
     }
-    next.run(request).await
+    Ok(())
 }
 
 #[cfg(test)]

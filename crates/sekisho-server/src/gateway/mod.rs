@@ -7,60 +7,63 @@ mod status;
 mod upload;
 mod usage;
 
-use std::sync::Arc;
-
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Extension, State};
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{Method, Request};
-use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use sekisho::gate::{Ask, Who};
 use sekisho::http::fields;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
+use tokio::time::Instant;
 
 use crate::app::App;
 use crate::config::{Action, Route};
 use crate::facts::{self, Peer};
-use crate::metrics::{self, RouteLabel};
 use crate::respond::Problem;
 
-pub(crate) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/livez", get(async || "ok"))
-        .route("/healthz", get(async || "ok"))
-        .route("/readyz", get(status::ready))
-        .route("/api/config/usage", get(status::usage))
-        .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
-        .fallback(answer)
-        .layer(from_fn_with_state((Arc::clone(&app), "gateway"), metrics::count))
-        .with_state(app)
-}
+/// What the gateway answers besides its routes.
+pub(crate) const OWN: [&str; 4] = ["/livez", "/healthz", "/readyz", "/api/config/usage"];
 
-async fn answer(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>, request: Request<Body>) -> Response {
-    let (route, request) = match find(&app.config.routes, request) {
-        Ok(found) => found,
-        Err(problem) => return problem.into_response(),
+/// One request of a client. hyper calls this itself: a router and its layers would cost more than the decision.
+pub(crate) async fn serve(app: &App, peer: Peer, head: Parts, body: Option<Body>) -> Response {
+    let start = Instant::now();
+    let (meter, answer) = if let Some(own) = OWN.iter().position(|path| *path == head.uri.path()) {
+        (&app.meters.own[own], answer_own(app, peer, &head).await)
+    } else {
+        match find(&app.config.routes, &head) {
+            Ok((index, route)) => (&app.meters.routes[index], govern(app, route, peer, head, body).await),
+            Err(problem) => (&app.meters.other, Err(problem)),
+        }
     };
-    let mut response = govern(&app, route, peer, request).await.unwrap_or_else(IntoResponse::into_response);
-    response.extensions_mut().insert(RouteLabel(route.path.to_string().into()));
-    response
+    let answer = answer.unwrap_or_else(IntoResponse::into_response);
+    app.metrics.answered(meter, answer.status(), start);
+    answer
 }
 
-fn find(routes: &[Route], request: Request<Body>) -> Result<(&Route, Request<Body>), Problem> {
-    let (head, body) = request.into_parts();
-    if let Some(problem) = headers::refuse(&head) {
+async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Problem> {
+    if !matches!(head.method, Method::GET | Method::HEAD) {
+        return Err(Problem::method_not_allowed(Some("GET,HEAD".to_owned())));
+    }
+    match head.uri.path() {
+        "/readyz" => Ok(status::ready(app).await),
+        "/api/config/usage" => status::usage(app, peer, &head.headers).await,
+        _ => Ok("ok".into_response()),
+    }
+}
+
+/// The route for a request, and its number.
+fn find<'a>(routes: &'a [Route], head: &Parts) -> Result<(usize, &'a Route), Problem> {
+    if let Some(problem) = headers::refuse(head) {
         return Err(problem);
     }
-    let route = route(routes, host(&head), &head.method, head.uri.path())?;
-    if overrides(routes, route, &head) {
+    let found = route(routes, host(head), &head.method, head.uri.path())?;
+    if overrides(routes, found, head) {
         return Err(Problem::bad_input("", "the method may not be overridden here"));
     }
-    Ok((route, Request::from_parts(head, body)))
+    let number = routes.iter().position(|route| std::ptr::eq(route, found)).unwrap_or_default();
+    Ok((number, found))
 }
 
 /// Of those who say what they mean in a header, because a form can only say GET and POST.
@@ -121,9 +124,9 @@ fn is_named(host: &str, wanted: &str) -> bool {
 }
 
 /// Charges the route's policy, then answers, with the figures on either answer.
-async fn govern(app: &App, route: &Route, peer: Peer, request: Request<Body>) -> Result<Response, Problem> {
-    let client = facts::client(app, peer, request.headers());
-    let facts = facts::of(app, &route.policy, client, Some(route.endpoint.clone()), request.headers());
+async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
+    let client = facts::client(app, peer, &head.headers);
+    let facts = facts::of(app, &route.policy, client, Some(&route.endpoint), &head.headers);
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
     let decided = |error| app.problem(&error);
     match &route.action {
@@ -149,7 +152,10 @@ async fn govern(app: &App, route: &Route, peer: Peer, request: Request<Body>) ->
                     let decision = admission.decision().clone();
                     turn(&decision).await;
                     let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
-                    let sent = forward::forward(&app.upstreams, to, request, peer, is_trusted, admission).await;
+                    let request = Request::from_parts(head, body.unwrap_or_default());
+                    // In a box of its own, so that what only answers does not carry it.
+                    let sent =
+                        Box::pin(forward::forward(&app.upstreams, to, request, peer, is_trusted, admission)).await;
                     let mut response = sent.unwrap_or_else(IntoResponse::into_response);
                     fields::merge(response.headers_mut(), app.config.headers, &decision);
                     Ok(response)

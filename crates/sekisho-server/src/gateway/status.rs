@@ -1,10 +1,8 @@
 //! What seed 000 asks of a gateway: whether it can serve, and how much of a day's budget the caller has used.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Extension, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use sekisho::backend::BackendKind;
@@ -20,7 +18,7 @@ use crate::respond::Problem;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// 200 while requests can be decided and sent on, 503 otherwise: the status is the contract, the checks say why.
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
+pub(super) async fn ready(app: &App) -> Response {
     let has_secret = |action: &Action| match action {
         Action::Forward(to) => to.secret.as_ref().is_none_or(|secret| secret.value.is_some()),
         Action::Respond(_) => true,
@@ -49,13 +47,9 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response {
 }
 
 /// The caller's own figures under `usage_policy`: the rule of a calendar day, and the one of a minute.
-pub(super) async fn usage(
-    State(app): State<Arc<App>>,
-    Extension(peer): Extension<Peer>,
-    headers: HeaderMap,
-) -> Result<Response, Problem> {
+pub(super) async fn usage(app: &App, peer: Peer, headers: &HeaderMap) -> Result<Response, Problem> {
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
-    let facts = facts::of(&app, &name, facts::client(&app, peer, &headers), None, &headers);
+    let facts = facts::of(app, &name, facts::client(app, peer, headers), None, headers);
     let ask = Ask { policy: name, who: Who::Facts(facts), cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;
