@@ -226,15 +226,11 @@ async fn answer(
     response
 }
 
-async fn serve(live: &Live, side: Side, peer: Peer, mut head: Parts, body: Option<Body>) -> Response {
+async fn serve(live: &Live, side: Side, peer: Peer, head: Parts, body: Option<Body>) -> Response {
     let is_head = head.method == Method::HEAD;
     let mut response = match side {
         Side::Gateway => gateway::serve(&live.app(), peer, head, body).await,
-        Side::Api => {
-            head.extensions.insert(peer);
-            let request = Request::from_parts(head, body.unwrap_or_default());
-            api::serve(live.app(), live.api(), request).await
-        }
+        Side::Api => api::serve(live, peer, Request::from_parts(head, body.unwrap_or_default())).await,
     };
     if is_head {
         if let Some(length) = response.body().size_hint().exact() {

@@ -23,6 +23,8 @@ use tokio::time::{Instant, timeout};
 use tower::Service as _;
 
 use crate::app::App;
+use crate::facts::Peer;
+use crate::live::Live;
 use crate::respond::Problem;
 use crate::{auth, metrics};
 pub(crate) use body::AnyBody;
@@ -48,20 +50,22 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// One request of a trusted caller. A check is what others ask for every request of theirs: it goes straight to its handler,
 /// because the router and its layers would cost more than the decision.
-pub(crate) async fn serve(app: Arc<App>, mut router: Router, request: Request) -> Response {
+pub(crate) async fn serve(live: &Live, peer: Peer, mut request: Request) -> Response {
     if request.uri().path() != "/v1/check" || request.method() != Method::POST {
-        return router.call(request).await.unwrap_or_else(|never| match never {});
+        request.extensions_mut().insert(peer);
+        return live.api().call(request).await.unwrap_or_else(|never| match never {});
     }
-    let start = Instant::now();
-    let decided = async {
-        refuse(&app, &request)?;
-        let body = body::Body::from_request(request, &()).await?;
-        decide::check(State(Arc::clone(&app)), body).await
-    };
-    let answer = timeout(REQUEST_TIMEOUT, decided).await.unwrap_or_else(|_| Err(Problem::timed_out()));
-    let answer = answer.unwrap_or_else(|problem| problem.into_response());
+    let (app, start) = (live.app(), Instant::now());
+    let answer = check(&app, request).await.unwrap_or_else(|problem| problem.into_response());
     app.metrics.answered(&app.meters.check, answer.status(), start);
     answer
+}
+
+async fn check(app: &Arc<App>, request: Request) -> Result<Response, Problem> {
+    refuse(app, &request)?;
+    // The store has a time-out of its own.
+    let body = timeout(REQUEST_TIMEOUT, body::Body::from_request(request, &())).await;
+    decide::check(State(Arc::clone(app)), body.unwrap_or_else(|_| Err(Problem::timed_out()))?).await
 }
 
 async fn in_time(request: Request, next: Next) -> Response {

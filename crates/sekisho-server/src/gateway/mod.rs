@@ -8,7 +8,7 @@ mod upload;
 mod usage;
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{Method, Request};
@@ -67,11 +67,15 @@ fn find<'a>(routes: &'a [Route], head: &Parts) -> Result<(usize, &'a Route), Pro
 }
 
 /// Of those who say what they mean in a header, because a form can only say GET and POST.
-const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
+const METHOD_OVERRIDES: [HeaderName; 3] = [
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-method-override"),
+];
 
 /// A server behind may do as such a header says; then it must not be another route's business.
 fn overrides(routes: &[Route], found: &Route, head: &Parts) -> bool {
-    METHOD_OVERRIDES.iter().flat_map(|name| head.headers.get_all(*name)).any(|value| {
+    METHOD_OVERRIDES.iter().flat_map(|name| head.headers.get_all(name)).any(|value| {
         let meant = Method::from_bytes(value.as_bytes().to_ascii_uppercase().as_slice()).ok();
         let other = meant.and_then(|method| route(routes, host(head), &method, head.uri.path()).ok());
         !other.is_some_and(|other| std::ptr::eq(other, found))
@@ -138,8 +142,8 @@ async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<
             turn(&decision).await;
             let mut response = Response::new(Body::from(fixed.body.clone()));
             *response.status_mut() = fixed.status;
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             fields::add(response.headers_mut(), app.config.headers, &decision);
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             Ok(response)
         }
         Action::Forward(to) => {

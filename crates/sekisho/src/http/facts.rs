@@ -4,10 +4,13 @@ use std::net::IpAddr;
 
 use http::header::{HeaderMap, HeaderValue, USER_AGENT};
 
-use crate::identity::{Facts, SubjectPart, SubjectSpec, TrustedProxies};
+use crate::identity::{Facts, SubjectPart, SubjectSpec, TrustedProxies, canonical};
 
 /// The peer, unless a proxy of ours says otherwise.
 pub fn client(proxies: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    if !proxies.trusts(peer) {
+        return canonical(peer);
+    }
     proxies.client(peer, hops(proxies, headers))
 }
 

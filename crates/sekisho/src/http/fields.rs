@@ -3,12 +3,10 @@
 //! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-11: lists of structured-field strings
 //! (RFC 9651) with integer parameters. `X-RateLimit-Reset` is Unix seconds.
 
-use std::fmt::Write as _;
-
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::retry_after_seconds;
-use crate::limits::{Decision, Mode, Rule, RuleOutcome};
+use crate::limits::{ChargeOutcome, Decision, Mode, Rule, RuleOutcome};
 
 /// Which rate-limit headers are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,17 +41,17 @@ pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
         return;
     };
     let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
+    // These, and what every answer has besides, at once.
+    headers.reserve(8);
     if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
         headers.insert(LIMIT, outcome.limit.into());
         headers.insert(REMAINING, outcome.remaining.into());
         headers.insert(RESET, outcome.reset_at.as_secs_ceil().into());
     }
     if matches!(style, HeaderStyle::Draft | HeaderStyle::Both) {
-        let rules = charge.policy.rules().iter().zip(&charge.rules);
-        // A block has no quota; it is worth naming only while it denies.
-        let shown = rules.filter(|(rule, outcome)| rule.algorithm() != "block" || outcome.denied_until.is_some());
-        let mut policies = String::with_capacity(64);
-        shown.for_each(|(rule, outcome)| push_policy(&mut policies, rule, outcome));
+        if let Some(value) = policies(charge) {
+            headers.insert(POLICY, value);
+        }
         // On a denial `t` is the number of `Retry-After`: two different ones would leave clients guessing.
         let seconds = match decision.retry_after() {
             Some(wait) => retry_after_seconds(wait),
@@ -61,13 +59,26 @@ pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
         };
         let mut current = String::with_capacity(64);
         push_string(&mut current, rule.name());
-        let _ = write!(current, ";r={};t={}", outcome.remaining.min(MAX_INTEGER), seconds.min(MAX_INTEGER));
-        for (name, value) in [(POLICY, policies), (CURRENT, current)] {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.insert(name, value);
-            }
+        push_number(&mut current, ";r=", outcome.remaining);
+        push_number(&mut current, ";t=", seconds);
+        if let Ok(value) = HeaderValue::try_from(current) {
+            headers.insert(CURRENT, value);
         }
     }
+}
+
+/// The list of policies. It is the same for everybody whose limits nobody changed, and then made once.
+fn policies(charge: &ChargeOutcome) -> Option<HeaderValue> {
+    let rules = || charge.policy.rules().iter().zip(&charge.rules);
+    let list = || {
+        // A block has no quota; it is worth naming only while it denies.
+        let shown = rules().filter(|(rule, outcome)| rule.algorithm() != "block" || outcome.denied_until.is_some());
+        let mut list = String::with_capacity(64);
+        shown.for_each(|(rule, outcome)| push_policy(&mut list, rule, outcome));
+        HeaderValue::try_from(list).ok()
+    };
+    let is_usual = rules().all(|(rule, outcome)| outcome.limit == rule.capacity() && rule.algorithm() != "block");
+    if is_usual { charge.policy.usual_field(list) } else { list() }
 }
 
 /// The same on an answer that may bring such headers of its own. A gateway must not promise more than the server behind
@@ -106,14 +117,19 @@ fn push_policy(list: &mut String, rule: &Rule, outcome: &RuleOutcome) {
     push_string(list, rule.name());
     // A bucket's figures count its burst; its quota per window is the limit it refills at.
     let quota = if rule.limit() == rule.capacity() { outcome.limit } else { rule.limit() };
-    let _ = write!(list, ";q={}", quota.min(MAX_INTEGER));
+    push_number(list, ";q=", quota);
     if rule.algorithm() == "concurrency" {
         list.push_str(";qu=\"concurrent-requests\"");
     }
     if let Some(window) = rule.window() {
-        let seconds = window.as_micros().div_ceil(1_000_000).max(1).min(u128::from(MAX_INTEGER));
-        let _ = write!(list, ";w={seconds}");
+        let seconds = window.as_micros().div_ceil(1_000_000).max(1);
+        push_number(list, ";w=", u64::try_from(seconds).unwrap_or(u64::MAX));
     }
+}
+
+fn push_number(to: &mut String, name: &str, number: u64) {
+    to.push_str(name);
+    to.push_str(itoa::Buffer::new().format(number.min(MAX_INTEGER)));
 }
 
 /// A structured-field string: printable ASCII in quotes, with `"` and `\` escaped.

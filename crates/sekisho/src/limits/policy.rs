@@ -26,6 +26,9 @@ pub struct Policy {
     on_lease_expiry: OnLeaseExpiry,
     on_failure: Option<OnFailure>,
     shape: u64,
+    /// How its headers name it, made on first use.
+    #[cfg(feature = "http")]
+    field: std::sync::OnceLock<Option<http::HeaderValue>>,
     /// As the Redis scripts read it, made on first use.
     #[cfg(feature = "redis")]
     encoded: std::sync::OnceLock<Vec<u8>>,
@@ -105,6 +108,8 @@ impl Policy {
             lease: Self::DEFAULT_LEASE,
             on_lease_expiry: OnLeaseExpiry::Settle,
             on_failure: None,
+            #[cfg(feature = "http")]
+            field: std::sync::OnceLock::new(),
             #[cfg(feature = "redis")]
             encoded: std::sync::OnceLock::new(),
             #[cfg(feature = "redis")]
@@ -183,6 +188,12 @@ impl Policy {
             self.encoded = std::sync::OnceLock::new();
             self.compiled = std::sync::OnceLock::new();
         }
+    }
+
+    /// What headers call it while its limits are as they were made.
+    #[cfg(feature = "http")]
+    pub(crate) fn usual_field(&self, make: impl FnOnce() -> Option<http::HeaderValue>) -> Option<http::HeaderValue> {
+        self.field.get_or_init(make).clone()
     }
 
     #[cfg(feature = "redis")]
