@@ -3,7 +3,8 @@
 //! A changed configuration becomes a whole new app over the same store. Requests under way finish with the one they began
 //! with; the next ones meet the new one. A configuration that cannot be served changes nothing.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::Router;
@@ -11,10 +12,10 @@ use axum::middleware::from_fn;
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
-use crate::config::Config;
-use crate::server::in_time;
+use crate::config::{Config, TlsConfig};
+use crate::server::{in_time, refuse_open_grpc};
 use crate::start::StartError;
-use crate::{api, connection, gateway};
+use crate::{api, connection, gateway, tls};
 
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -22,6 +23,9 @@ pub(crate) struct Live {
     gateway: ArcSwap<Router>,
     api: ArcSwap<Router>,
     tls: ArcSwapOption<Encryption>,
+    grpc_tls: ArcSwapOption<Encryption>,
+    /// Where Envoy's rate-limit service really is, once it is anywhere.
+    pub(crate) grpc_at: OnceLock<SocketAddr>,
 }
 
 pub(crate) struct Encryption(TlsAcceptor);
@@ -58,7 +62,9 @@ impl Live {
         Ok(Arc::new(Self {
             gateway: ArcSwap::from_pointee(gateway::router(Arc::clone(&app))),
             api: ArcSwap::from_pointee(api_router(&app)),
-            tls: ArcSwapOption::new(encryption(&app.config)?),
+            tls: ArcSwapOption::new(gateway_tls(&app.config)?),
+            grpc_tls: ArcSwapOption::new(grpc_tls(&app.config)?),
+            grpc_at: OnceLock::new(),
             app: ArcSwap::new(app),
         }))
     }
@@ -79,14 +85,21 @@ impl Live {
         self.tls.load().as_ref().map(|tls| tls.0.clone())
     }
 
+    pub(crate) fn grpc_tls(&self) -> Option<TlsAcceptor> {
+        self.grpc_tls.load().as_ref().map(|tls| tls.0.clone())
+    }
+
     fn replace(&self, mut config: Config) -> Result<Vec<&'static str>, StartError> {
         let old = self.app();
         let kept = keep_what_needs_a_restart(&mut config, &old.config);
-        let tls = encryption(&config)?;
+        // The listener stays open, so what keeps others out must not go.
+        self.grpc_at.get().map_or(Ok(()), |address| refuse_open_grpc(&config, *address))?;
+        let (tls, grpc_tls) = (gateway_tls(&config)?, grpc_tls(&config)?);
         let app = old.under(config)?;
         self.gateway.store(Arc::new(gateway::router(Arc::clone(&app))));
         self.api.store(Arc::new(api_router(&app)));
         self.tls.store(tls);
+        self.grpc_tls.store(grpc_tls);
         app.metrics.reloaded(true, connection::unix_seconds());
         self.app.store(app);
         Ok(kept)
@@ -97,8 +110,21 @@ fn api_router(app: &Arc<App>) -> Router {
     api::router(Arc::clone(app)).layer(from_fn(in_time))
 }
 
-fn encryption(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {
-    Ok(config.tls.as_ref().map(connection::tls).transpose()?.map(|tls| Arc::new(Encryption(tls))))
+fn gateway_tls(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {
+    encryption("tls", config.tls.as_ref(), &["h2", "http/1.1"])
+}
+
+fn grpc_tls(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {
+    encryption("grpc_tls", config.grpc_tls.as_ref(), &["h2"])
+}
+
+fn encryption(
+    name: &'static str,
+    config: Option<&TlsConfig>,
+    protocols: &[&str],
+) -> Result<Option<Arc<Encryption>>, StartError> {
+    let acceptor = config.map(|config| tls::acceptor(name, config, protocols)).transpose()?;
+    Ok(acceptor.map(|tls| Arc::new(Encryption(tls))))
 }
 
 /// Listeners are open and the store is connected: these stay as they are, and the names of those that should have changed
