@@ -12,7 +12,7 @@ use crate::wait::poll_until;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A real nginx or Caddy on a loopback port of its own. Dropping the value kills the process.
+/// A real nginx, Caddy or Traefik on a loopback port of its own. Dropping the value kills the process.
 #[derive(Debug)]
 pub struct Proxy {
     child: Child,
@@ -53,6 +53,24 @@ impl Proxy {
             command
         };
         Proxy::start("Caddyfile", |_| config.to_owned(), start)
+    }
+
+    /// Traefik on `config`, with the `127.0.0.1:8080` in it replaced by a free port, and `routes` in the file that it names,
+    /// `dynamic.yaml`. It listens before it has read them, and says 404 until then.
+    #[track_caller]
+    pub fn traefik(config: &str, routes: &str) -> Proxy {
+        let start = |dir: &Path, config: &Path| {
+            // Where `cargo xtask setup` puts it.
+            let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools");
+            let mut command = Command::new(tools.join("traefik/bin/traefik"));
+            command.arg(format!("--configfile={}", config.display())).current_dir(dir);
+            command
+        };
+        let write = |dir: &Path| {
+            fs::write(dir.join("dynamic.yaml"), routes).expect("a file in the temporary directory");
+            config.to_owned()
+        };
+        Proxy::start("traefik.yaml", write, start)
     }
 
     pub fn port(&self) -> u16 {
