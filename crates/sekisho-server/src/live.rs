@@ -59,6 +59,7 @@ impl Handle {
 
 impl Live {
     pub(crate) fn new(app: Arc<App>) -> Result<Arc<Self>, StartError> {
+        warn(&app.config);
         Ok(Arc::new(Self {
             gateway: ArcSwap::from_pointee(gateway::router(Arc::clone(&app))),
             api: ArcSwap::from_pointee(api_router(&app)),
@@ -96,6 +97,7 @@ impl Live {
         self.grpc_at.get().map_or(Ok(()), |address| refuse_open_grpc(&config, *address))?;
         let (tls, grpc_tls) = (gateway_tls(&config)?, grpc_tls(&config)?);
         let app = old.under(config)?;
+        warn(&app.config);
         self.gateway.store(Arc::new(gateway::router(Arc::clone(&app))));
         self.api.store(Arc::new(api_router(&app)));
         self.tls.store(tls);
@@ -103,6 +105,12 @@ impl Live {
         app.metrics.reloaded(true, connection::unix_seconds());
         self.app.store(app);
         Ok(kept)
+    }
+}
+
+fn warn(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
     }
 }
 

@@ -176,7 +176,7 @@ pub(super) static ROOT: Section = section(
         key(
             "trusted_proxies",
             Kind::Texts,
-            "networks such as `10.0.0.0/8`, or addresses, whose word is taken for where a request comes from",
+            "networks such as `10.0.0.0/24`, or addresses, whose word is taken for where a request comes from. Wide ones (IPv4 /8, IPv6 /16 and wider) are warned about",
         )
         .or(Fallback::Texts(&[])),
         key(

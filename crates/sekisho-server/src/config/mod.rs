@@ -17,6 +17,7 @@ mod secret;
 mod tls;
 mod tree;
 pub(crate) mod units;
+mod warnings;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -293,7 +294,7 @@ fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {
         match text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from)) {
             Ok(network) => networks.push(network),
             Err(_) => {
-                let message = format!("`trusted_proxies` must hold networks such as 10.0.0.0/8; it holds `{text}`");
+                let message = format!("`trusted_proxies` must hold networks such as 10.0.0.0/24; it holds `{text}`");
                 reader.complain(node.at, message);
             }
         }
