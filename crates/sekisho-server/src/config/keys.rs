@@ -296,7 +296,7 @@ pub(super) static POLICIES: Section = section(
         key(
             "subject",
             Kind::TextOrTexts,
-            "who is counted: `ip`, `ip_ua`, `user`, `endpoint`, `header:<name>`, `claim:<name>`, or a list of them. Without it, callers of the API name the subject themselves",
+            "who is counted: `ip`, `ip_ua`, `user`, `endpoint`, `header:<name>` (what the client sent), `claim:<name>`, or a list of them. Without it, callers of the API name the subject themselves",
         ),
         key("ipv6_prefix", Kind::Whole(1, 128), "how many leading bits of an IPv6 address are one client")
             .or(Fallback::Words("64")),
