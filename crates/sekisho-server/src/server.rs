@@ -76,7 +76,7 @@ impl Server {
             StartError::Listen { name: "grpc", address, error }
         })?;
         refuse_open_grpc(&self.live.app().config, address)?;
-        self.addresses.grpc = Some(address);
+        self.addresses.grpc = Some(*self.live.grpc_at.get_or_init(|| address));
         self.grpc = Some((listener, Grpc::new(Arc::clone(&self.live))));
         Ok(self)
     }
@@ -143,9 +143,11 @@ fn refuse_open_api(config: &Config, address: SocketAddr) -> Result<(), StartErro
     Ok(())
 }
 
-/// The service knows no callers: whoever reaches it can use up what belongs to others, and give it back.
-fn refuse_open_grpc(config: &Config, address: SocketAddr) -> Result<(), StartError> {
-    if !config.insecure_grpc && !address.ip().to_canonical().is_loopback() {
+/// The service knows no callers: whoever reaches it can use up what belongs to others, and give it back. Encryption alone
+/// keeps nobody out; certificates that clients have to show do.
+pub(crate) fn refuse_open_grpc(config: &Config, address: SocketAddr) -> Result<(), StartError> {
+    let knows_clients = config.grpc_tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+    if !config.insecure_grpc && !knows_clients && !address.ip().to_canonical().is_loopback() {
         return Err(StartError::OpenGrpc(address));
     }
     Ok(())

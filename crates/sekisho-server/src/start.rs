@@ -19,8 +19,8 @@ pub enum StartError {
     Store { url: String, reason: String },
     #[error("cannot listen on {address} ({name}): {error}")]
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
-    #[error("`tls` cannot be used: {0}")]
-    Certificate(String),
+    #[error("`{name}` cannot be used: {reason}")]
+    Certificate { name: &'static str, reason: String },
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(
@@ -30,7 +30,7 @@ pub enum StartError {
     OpenApi(SocketAddr),
     #[error(
         "the rate-limit service would be open to others at {0}, and it asks nobody who they are: bind `grpc` to a loopback \
-         address, or say `insecure_grpc: true` if the network keeps others out"
+         address, give it a `grpc_tls` with a `client_ca`, or say `insecure_grpc: true` if the network keeps others out"
     )]
     OpenGrpc(SocketAddr),
 }

@@ -65,6 +65,29 @@ fn a8_nobody_is_trusted_unless_named() {
 }
 
 #[test]
+fn a8_a_wide_network_is_warned_about() {
+    let warnings = |network: &str| {
+        let yaml = format!("trusted_proxies: [10.0.0.1, \"{network}\", 192.168.0.0/16]");
+        Config::parse("test.yaml", &yaml).unwrap().warnings()
+    };
+    for (network, said) in [
+        ("0.0.0.0/0", "holds 0.0.0.0/0, which is every IPv4 address"),
+        ("::/0", "holds ::/0, which is every IPv6 address"),
+        ("128.0.0.0/1", "holds 128.0.0.0/1, a wide network"),
+        ("10.0.0.0/8", "holds 10.0.0.0/8, a wide network"),
+        ("126.0.0.0/7", "holds 126.0.0.0/7, a wide network"),
+        ("fd00::/8", "holds fd00::/8, a wide network"),
+        ("2001::/16", "holds 2001::/16, a wide network"),
+    ] {
+        let warnings = warnings(network);
+        assert!(warnings.len() == 1 && warnings[0].contains(said), "{network}: {warnings:?}");
+    }
+    for network in ["10.0.0.0/9", "127.0.0.0/8", "::1", "2001:db8::/32", "fd00::/17"] {
+        assert_eq!(warnings(network), Vec::<String>::new(), "{network}");
+    }
+}
+
+#[test]
 fn a10_parts_of_a_subject_do_not_run_into_each_other() {
     let server = TestServer::start(YAML);
     let mut seen = 0;

@@ -3,9 +3,11 @@
 
 mod support;
 
+use std::time::Duration;
+
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
-use sekisho_testkit::Proxy;
+use sekisho_testkit::{Proxy, poll_until};
 use serde_json::json;
 use support::upstream::Upstream;
 use support::{Reply, TestServer};
@@ -69,16 +71,21 @@ fn the_token_comes_in_a_header_of_its_own() {
     assert_eq!(v1.status, 401, "and opens nothing else");
 }
 
+fn read(example: &str, file: &str) -> String {
+    let path = format!("{}/../../examples/{example}/{file}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).unwrap()
+}
+
 /// The example of `name`, between a real server and a real upstream.
 fn example(name: &str, file: &str) -> (TestServer, Upstream, String) {
-    let read = |file: &str| {
-        let path = format!("{}/../../examples/{name}/{file}", env!("CARGO_MANIFEST_DIR"));
-        std::fs::read_to_string(path).unwrap()
-    };
-    let config = Config::parse("sekisho.yaml", &read("sekisho.yaml")).unwrap();
-    let server = TestServer::with(config.with_environment(&Environment::default()).unwrap());
+    example_with(name, file, "", &Environment::default())
+}
+
+fn example_with(name: &str, file: &str, more: &str, environment: &Environment) -> (TestServer, Upstream, String) {
+    let config = Config::parse("sekisho.yaml", &(read(name, "sekisho.yaml") + more)).unwrap();
+    let server = TestServer::with(config.with_environment(environment).unwrap());
     let upstream = Upstream::start();
-    let config = read(file)
+    let config = read(name, file)
         .replace("127.0.0.1:8001", &server.addresses.api.to_string())
         .replace("127.0.0.1:9000", &upstream.address.to_string());
     (server, upstream, config)
@@ -90,7 +97,9 @@ fn six_requests(server: &TestServer, proxy: &Proxy) -> Vec<Reply> {
         // A client that says it is somebody else, and that it is a user.
         let headers = [("x-forwarded-for", format!("203.0.113.{i}")), ("x-sekisho-user", "admin".to_owned())];
         let headers: Vec<(&str, &str)> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        server.to(url, "POST", &headers, "body".to_owned())
+        // Traefik listens before it knows its routes; nobody else says 404 here.
+        let answer = || Some(server.to(url.clone(), "POST", &headers, "body".to_owned())).filter(|it| it.status != 404);
+        poll_until(Duration::from_secs(20), answer).unwrap_or_else(|| panic!("no route: {}", proxy.log()))
     };
     (0..6).map(request).collect()
 }
@@ -124,4 +133,45 @@ fn a_real_caddy_lets_five_a_minute_through() {
     let seen = upstream.seen();
     assert_eq!((seen.len(), &seen[4]["headers"]["ratelimit"]), (5, &json!("\"minute\";r=0;t=40")));
     assert_ne!(seen[0]["headers"]["x-sekisho-user"], "admin");
+}
+
+#[test]
+fn a_real_traefik_lets_five_a_minute_through() {
+    let (server, upstream, routes) = example("traefik", "dynamic.yaml");
+    let proxy = Proxy::traefik(&read("traefik", "traefik.yaml"), &routes);
+    let replies = six_requests(&server, &proxy);
+    assert!(replies[..5].iter().all(|reply| reply.status == 200), "{replies:?} {}", proxy.log());
+    let denied = &replies[5];
+    assert_eq!((denied.status, denied.header("retry-after"), denied.header("x-ratelimit-remaining")), (429, "40", "0"));
+    assert_eq!(denied.header("content-type"), "application/problem+json");
+    assert_eq!(denied.json()["violated-policies"], json!(["minute"]));
+    let seen = upstream.seen();
+    assert_eq!((seen.len(), &seen[4]["headers"]["ratelimit"]), (5, &json!("\"minute\";r=0;t=40")));
+    assert_eq!((&seen[0]["body"], &seen[0]["headers"]["x-sekisho-user"]), (&json!("body"), &json!("")));
+    assert_eq!(server.counted("clients", "127.0.0.1"), (5, 0), "whatever the client said it was");
+}
+
+#[test]
+fn traefik_tells_what_a_balancer_says_that_it_trusts() {
+    let trust = "trusted_proxies: [127.0.0.1]\n";
+    let (server, _upstream, routes) = example_with("traefik", "dynamic.yaml", trust, &Environment::default());
+    let config = read("traefik", "traefik.yaml");
+    let config =
+        config.replace("# forwardedHeaders: { trustedIPs: [10.0.0.7]", "forwardedHeaders: { trustedIPs: [127.0.0.1]");
+    let proxy = Proxy::traefik(&config, &routes.replace("trustForwardHeader: false", "trustForwardHeader: true"));
+    let replies = six_requests(&server, &proxy);
+    assert!(replies.iter().all(|reply| reply.status == 200), "six clients: {replies:?} {}", proxy.log());
+    assert_eq!(server.counted("clients", "203.0.113.5"), (1, 0));
+    assert_eq!(server.counted("clients", "127.0.0.1"), (0, 0));
+}
+
+#[test]
+fn traefik_shows_the_token_to_us_alone() {
+    let token = Environment::from([("SEKISHO_API_TOKEN", "the token")]);
+    let (server, upstream, routes) = example_with("traefik", "dynamic.yaml", "", &token);
+    let proxy =
+        Proxy::traefik(&read("traefik", "traefik.yaml"), &routes.replace("[sekisho]", "[token, sekisho, no-token]"));
+    let replies = six_requests(&server, &proxy);
+    assert_eq!((replies[0].status, replies[5].status), (200, 429), "{replies:?} {}", proxy.log());
+    assert!(upstream.seen().iter().all(|seen| seen["headers"]["x-sekisho-token"].is_null()));
 }

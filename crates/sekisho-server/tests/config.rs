@@ -211,7 +211,7 @@ fn mistakes_elsewhere() {
             route("match: { path: /a, host: \"x:80\" }, policy: demo, respond: {}"),
             "3:32: `host` must be a name without a port, such as api.example.com",
         ),
-        ("trusted_proxies: [10.0.0.0/33]\n".into(), "1:19: `trusted_proxies` must hold networks such as 10.0.0.0/8"),
+        ("trusted_proxies: [10.0.0.0/33]\n".into(), "1:19: `trusted_proxies` must hold networks such as 10.0.0.0/24"),
         (
             "forwarded_by: x-real-ip\n".into(),
             "1:15: `forwarded_by` must be one of x-forwarded-for, forwarded; it is `x-real-ip`",

@@ -126,7 +126,7 @@ async fn a_certificate_that_cannot_be_used_is_named() {
     {
         let yaml = format!("listen: 127.0.0.1:0\napi: 127.0.0.1:0\ntls: {{ cert: {cert}, key: {cert} }}\n");
         let error = Server::bind(Config::parse("test.yaml", &yaml).unwrap()).await.unwrap_err();
-        assert!(matches!(error, StartError::Certificate(_)), "{error}");
+        assert!(matches!(error, StartError::Certificate { name: "tls", .. }), "{error}");
         assert!(error.to_string().contains(&cert) && error.to_string().contains(reason), "{error}");
     }
 }

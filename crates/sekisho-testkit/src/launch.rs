@@ -1,18 +1,14 @@
-//! From a port and arguments to a process that answers.
+//! From a port and arguments to a redis-server that answers.
 
-use std::fs::{self, File};
-use std::io;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
 use crate::ports::Port;
+use crate::process::{self, Start};
 use crate::resp::{self, Reply};
-use crate::wait::poll_until;
-
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Short, since a stranger on the port may accept and never answer while our own process is long gone.
 const PROBE: Duration = Duration::from_millis(500);
@@ -24,13 +20,6 @@ pub(crate) struct Launch {
     bus_port: Option<Port>,
     args: Vec<String>,
     dir: TempDir,
-}
-
-#[derive(Debug)]
-pub(crate) enum Start {
-    Ready,
-    PortTaken,
-    Failed(String),
 }
 
 impl Launch {
@@ -49,7 +38,6 @@ impl Launch {
     }
 
     pub(crate) fn spawn(&self) -> Child {
-        let log = File::create(self.log_path()).expect("a log file in the temporary directory");
         let mut command = Command::new("redis-server");
         command
             .args(["--bind", "127.0.0.1", "--port", &self.port().to_string()])
@@ -59,34 +47,18 @@ impl Launch {
         if let Some(bus) = self.bus_port() {
             command.args(["--cluster-port", &bus.to_string()]);
         }
-        command
-            .args(&self.args)
-            .stdin(Stdio::null())
-            .stderr(log.try_clone().expect("a second handle of the log file"))
-            .stdout(log);
-        match command.spawn() {
-            Ok(child) => child,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                panic!("redis-server is not installed, and this test needs it: run `cargo xtask setup`")
-            }
-            Err(error) => panic!("redis-server could not be started: {error}"),
-        }
+        process::spawn(command.args(&self.args), &self.log_path())
     }
 
     /// Waits until `child` answers, or tells why it never will.
     pub(crate) fn await_ready(&self, child: &mut Child) -> Start {
-        let start = poll_until(PATIENCE, || match child.try_wait() {
-            Ok(None) => self.answers(child.id()).then_some(Start::Ready),
-            Ok(Some(_)) if self.port_was_taken() => Some(Start::PortTaken),
-            Ok(Some(status)) => Some(Start::Failed(status.to_string())),
-            Err(error) => Some(Start::Failed(error.to_string())),
-        });
-        start.unwrap_or_else(|| Start::Failed(format!("no PONG within {PATIENCE:?}")))
+        let pid = child.id();
+        process::await_ready(child, &self.log_path(), || self.answers(pid))
     }
 
     /// What the server has written since its last start.
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.log_path()).unwrap_or_else(|error| format!("(no log: {error})"))
+        process::read(&self.log_path())
     }
 
     fn answers(&self, pid: u32) -> bool {
@@ -107,11 +79,6 @@ impl Launch {
             }
             _ => false,
         }
-    }
-
-    fn port_was_taken(&self) -> bool {
-        let log = self.log();
-        log.contains("Address already in use") || log.contains("Failed listening on port")
     }
 
     fn log_path(&self) -> PathBuf {

@@ -7,6 +7,7 @@
 mod envoy;
 mod launch;
 mod ports;
+mod process;
 mod proxy;
 mod redis_cluster;
 mod redis_server;

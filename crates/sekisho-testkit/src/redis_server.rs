@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
-use crate::launch::{Launch, Start};
+use crate::launch::Launch;
 use crate::ports::Port;
+use crate::process::Start;
 use crate::resp::{self, Reply};
 use crate::wait::poll_until;
 

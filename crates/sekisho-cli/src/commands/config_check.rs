@@ -24,7 +24,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     let policies = describe::policies(&config.policies);
     let rules = describe::envoy_rules(&config.domains);
     if args.json {
-        output::json(&json!({ "policies": policies, "envoy_rules": rules }));
+        output::json(&json!({ "policies": policies, "envoy_rules": rules, "warnings": config.warnings() }));
         return Ok(Outcome::Done);
     }
     let rows = policies.iter().flat_map(|policy| {
@@ -43,6 +43,9 @@ pub(crate) fn run(args: &CheckArgs) -> Result<Outcome, Failure> {
     }
     if !rules.is_empty() {
         envoy_rules::show(&rules);
+    }
+    for warning in config.warnings() {
+        output::line(&format!("warning: {warning}"));
     }
     output::line(&format!("{} is valid", args.file.display()));
     Ok(Outcome::Done)

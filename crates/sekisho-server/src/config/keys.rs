@@ -132,8 +132,21 @@ const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields()
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 12] =
-    [&ROOT, &TLS, &CONNECTIONS, &STORE, &MEMORY, &AUTH, &POLICIES, &RULES, &ROUTES, &MATCH, &RESPOND, &SECRET];
+pub(super) static ALL: [&Section; 13] = [
+    &ROOT,
+    &TLS,
+    &GRPC_TLS,
+    &CONNECTIONS,
+    &STORE,
+    &MEMORY,
+    &AUTH,
+    &POLICIES,
+    &RULES,
+    &ROUTES,
+    &MATCH,
+    &RESPOND,
+    &SECRET,
+];
 
 pub(super) static ROOT: Section = section(
     "top level",
@@ -149,10 +162,11 @@ pub(super) static ROOT: Section = section(
         key(
             "grpc",
             Kind::AddressOrOff,
-            "where Envoy's rate-limit service listens; `off` closes it. Anywhere but on loopback it needs `insecure_grpc: true`",
+            "where Envoy's rate-limit service listens; `off` closes it. Anywhere but on loopback it needs a `grpc_tls` with a `client_ca`, or `insecure_grpc: true`",
         )
         .or(Fallback::Words("`127.0.0.1:8081` if there are `domains`, else `off`")),
-        key("insecure_grpc", Kind::Flag, "whether `grpc` may be open to others: it asks nobody who they are")
+        key("grpc_tls", Kind::One(&GRPC_TLS), "encrypts `grpc`, and asks clients for certificates"),
+        key("insecure_grpc", Kind::Flag, "whether `grpc` may be open to others though it asks nobody who they are")
             .or(Fallback::Flag(false)),
         key("connections", Kind::One(&CONNECTIONS), "how many there may be, and how slow"),
         key("store", Kind::One(&STORE), "where counts are kept").or(Fallback::Words("memory")),
@@ -162,7 +176,7 @@ pub(super) static ROOT: Section = section(
         key(
             "trusted_proxies",
             Kind::Texts,
-            "networks such as `10.0.0.0/8`, or addresses, whose word is taken for where a request comes from",
+            "networks such as `10.0.0.0/24`, or addresses, whose word is taken for where a request comes from. Wide ones (IPv4 /8, IPv6 /16 and wider) are warned about",
         )
         .or(Fallback::Texts(&[])),
         key(
@@ -191,6 +205,19 @@ pub(super) static TLS: Section = section(
     &[
         key("cert", Kind::Text, "the certificate and those that lead to its root, a file in PEM").needed(),
         key("key", Kind::Text, "its private key, a file in PEM").needed(),
+    ],
+);
+
+pub(super) static GRPC_TLS: Section = section(
+    "grpc_tls",
+    &[
+        key("cert", Kind::Text, "as in `tls`").needed(),
+        key("key", Kind::Text, "as in `tls`").needed(),
+        key(
+            "client_ca",
+            Kind::Text,
+            "whose certificates clients have to show: one or more, a file in PEM. Without it `grpc` is encrypted, but open to all who reach it",
+        ),
     ],
 );
 
@@ -269,7 +296,7 @@ pub(super) static POLICIES: Section = section(
         key(
             "subject",
             Kind::TextOrTexts,
-            "who is counted: `ip`, `ip_ua`, `user`, `endpoint`, `header:<name>`, `claim:<name>`, or a list of them. Without it, callers of the API name the subject themselves",
+            "who is counted: `ip`, `ip_ua`, `user`, `endpoint`, `header:<name>` (what the client sent), `claim:<name>`, or a list of them. Without it, callers of the API name the subject themselves",
         ),
         key("ipv6_prefix", Kind::Whole(1, 128), "how many leading bits of an IPv6 address are one client")
             .or(Fallback::Words("64")),

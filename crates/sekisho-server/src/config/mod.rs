@@ -14,8 +14,10 @@ mod route;
 mod rule;
 mod schema;
 mod secret;
+mod tls;
 mod tree;
 pub(crate) mod units;
+mod warnings;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -38,6 +40,7 @@ use read::Reader;
 pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
+pub use tls::TlsConfig;
 use tree::{Node, Value};
 
 const FORWARDED_BY: [(&str, ForwardedBy); 2] =
@@ -63,7 +66,9 @@ pub struct Config {
     pub api: SocketAddr,
     /// Envoy's rate-limit service. Nothing is opened for it while there are no `domains`, unless an address is given.
     pub grpc: Option<SocketAddr>,
-    /// Whether `grpc` may be open to others: it asks nobody who they are.
+    /// Of `grpc`.
+    pub grpc_tls: Option<TlsConfig>,
+    /// Whether `grpc` may be open to others though it asks nobody who they are.
     pub insecure_grpc: bool,
     /// How many connections there may be, and how slow.
     pub connections: Connections,
@@ -87,13 +92,6 @@ pub struct Config {
     pub api_token: Option<Secret>,
 }
 
-/// Files in PEM.
-#[derive(Debug, Clone)]
-pub struct TlsConfig {
-    pub cert: PathBuf,
-    pub key: PathBuf,
-}
-
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
     pub policy: String,
@@ -115,6 +113,7 @@ impl Default for Config {
             tls: None,
             api: SocketAddr::from(([127, 0, 0, 1], 8001)),
             grpc: None,
+            grpc_tls: None,
             insecure_grpc: false,
             connections: Connections::default(),
             store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
@@ -160,9 +159,9 @@ impl Config {
         let root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
-        if let Some(tls) = &mut config.tls {
-            (tls.cert, tls.key) = (folder.join(&tls.cert), folder.join(&tls.key));
-            config.files.extend([tls.cert.clone(), tls.key.clone()]);
+        for file in config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files) {
+            *file = folder.join(&*file);
+            config.files.push(file.clone());
         }
         let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
         if !reader.problems.is_empty() {
@@ -218,7 +217,7 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         config.listen = listen;
     }
     if let Some(node) = fields.take("tls") {
-        config.tls = read_tls(reader, node);
+        config.tls = tls::read(reader, node);
     }
     if let Some(api) = fields.take("api").and_then(|node| read_address(reader, node, "api")) {
         config.api = api;
@@ -233,6 +232,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(insecure) = fields.take("insecure_grpc").and_then(|node| reader.flag(node, "insecure_grpc")) {
         config.insecure_grpc = insecure;
+    }
+    if let Some(node) = fields.take("grpc_tls") {
+        config.grpc_tls = tls::read_grpc(reader, node, &config);
     }
     if let Some(node) = fields.take("connections") {
         config.connections = connections::read(reader, node);
@@ -275,19 +277,6 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     Some(config)
 }
 
-fn read_tls(reader: &mut Reader, node: &Node) -> Option<TlsConfig> {
-    let fields = reader.fields(node, "tls", &keys::TLS)?;
-    let mut file = |name: &str| match fields.peek(name) {
-        Some(node) => reader.text(node, name).map(PathBuf::from),
-        None => {
-            reader.complain(fields.at, format!("`{name}` is missing: give certificate and key as files in PEM"));
-            None
-        }
-    };
-    let (cert, key) = (file("cert"), file("key"));
-    Some(TlsConfig { cert: cert?, key: key? })
-}
-
 fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {
     let fields = reader.fields(node, "auth", &keys::AUTH)?;
     let Some(node) = fields.peek("policy") else {
@@ -305,7 +294,7 @@ fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {
         match text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from)) {
             Ok(network) => networks.push(network),
             Err(_) => {
-                let message = format!("`trusted_proxies` must hold networks such as 10.0.0.0/8; it holds `{text}`");
+                let message = format!("`trusted_proxies` must hold networks such as 10.0.0.0/24; it holds `{text}`");
                 reader.complain(node.at, message);
             }
         }

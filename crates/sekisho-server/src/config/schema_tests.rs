@@ -62,6 +62,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
     let fixed = json!({ "match": { "path": "/b" }, "policy": "p", "respond": { "status": 204 } });
     let whole = json!({
         "tls": { "cert": "cert.pem", "key": "key.pem" },
+        "grpc_tls": { "cert": "cert.pem", "key": "key.pem", "client_ca": "clients.pem" },
         "store": { "url": "redis://127.0.0.1" },
         "connections": { "max": 10 },
         "memory": { "subjects": 10 },
@@ -72,6 +73,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
     let places = [
         ("top level", ""),
         ("tls", "/tls"),
+        ("grpc_tls", "/grpc_tls"),
         ("store", "/store"),
         ("connections", "/connections"),
         ("memory", "/memory"),

@@ -1,15 +1,20 @@
-//! The gRPC listener: Envoy's rate-limit service and gRPC health, on HTTP/2 without TLS.
+//! The gRPC listener: Envoy's rate-limit service and gRPC health, on HTTP/2 with TLS and without.
 
 use std::convert::Infallible;
+use std::io::{self, Cursor};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 use tonic::Status;
 use tonic::body::Body;
 use tonic_health::ServingStatus;
@@ -20,7 +25,7 @@ use tower::Service as _;
 
 use super::decide::should_rate_limit;
 use super::messages::{RateLimitRequest, RateLimitResponse};
-use crate::connection::{admit, begins_as_h2, http2};
+use crate::connection::{PREFACE, admit, begins_as_h2, http2};
 use crate::crowd::{Crowd, Place};
 use crate::live::Live;
 use crate::quiet::quietly;
@@ -69,7 +74,7 @@ impl Grpc {
                 Ok((stream, _)) => {
                     // Envoys come from few addresses, with many connections each.
                     if let Some(place) = admit(&self.crowd, None, &self.live.app().config.connections) {
-                        self.connect(stream, connections, place);
+                        tokio::spawn(self.clone().connect(stream, connections.watcher(), place));
                     }
                 }
                 Err(error) => {
@@ -89,29 +94,39 @@ impl Grpc {
         }
     }
 
-    fn connect(&self, stream: TcpStream, connections: &GracefulShutdown, place: Place) {
+    async fn connect(self, stream: TcpStream, watcher: Watcher, place: Place) {
+        if let Err(error) = self.run(stream, watcher).await {
+            tracing::debug!(%error, "a gRPC connection ended early");
+        }
+        drop(place);
+    }
+
+    /// hyper waits for the first bytes of HTTP/2 for ever; so they are awaited here.
+    async fn run(self, stream: TcpStream, watcher: Watcher) -> io::Result<()> {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
-        let grpc = self.clone();
+        let limits = self.live.app().config.connections;
+        match self.live.grpc_tls() {
+            Some(tls) => {
+                let stream = timeout(limits.header_timeout, decrypt(&tls, Socket::new(stream, &limits))).await??;
+                self.talk(TokioIo::new(stream), watcher).await
+            }
+            None => {
+                if !timeout(limits.header_timeout, begins_as_h2(&stream)).await?? {
+                    return Err(no_h2());
+                }
+                self.talk(TokioIo::new(Socket::new(stream, &limits)), watcher).await
+            }
+        }
+    }
+
+    async fn talk(self, io: impl Read + Write + Unpin + Send + 'static, watcher: Watcher) -> io::Result<()> {
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let grpc = grpc.clone();
+            let grpc = self.clone();
             async move { Ok::<_, Infallible>(grpc.answer_in_time(request).await) }
         });
-        let watcher = connections.watcher();
-        let limits = self.live.app().config.connections;
-        tokio::spawn(async move {
-            // hyper waits for the first bytes of HTTP/2 for ever.
-            if !matches!(tokio::time::timeout(limits.header_timeout, begins_as_h2(&stream)).await, Ok(Ok(true))) {
-                return;
-            }
-            let connection = http2(MAX_STREAMS, MAX_HEADERS, PING_TIMEOUT)
-                .serve_connection(TokioIo::new(Socket::new(stream, &limits)), service);
-            let connection = watcher.watch(connection);
-            if let Err(error) = pin!(connection).await {
-                tracing::debug!(%error, "a gRPC connection ended early");
-            }
-            drop(place);
-        });
+        let connection = http2(MAX_STREAMS, MAX_HEADERS, PING_TIMEOUT).serve_connection(io, service);
+        pin!(watcher.watch(connection)).await.map_err(io::Error::other)
     }
 
     async fn answer_in_time(self, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
@@ -137,4 +152,22 @@ impl Grpc {
             _ => Status::unimplemented("no such method").into_http(),
         }
     }
+}
+
+/// A client that has been let in and speaks HTTP/2. Envoy does not say which protocol it will be unless it is told to, so
+/// only the first bytes are sure; they are given back to be read again.
+async fn decrypt(tls: &TlsAcceptor, socket: Socket) -> io::Result<impl AsyncRead + AsyncWrite + Unpin + Send + use<>> {
+    let accepted = tls.accept(socket).await;
+    let mut stream = accepted.inspect_err(|error| quietly!(info, %error, "a gRPC client was refused by `grpc_tls`"))?;
+    let mut start = [0; PREFACE.len()];
+    stream.read_exact(&mut start).await?;
+    if start != PREFACE {
+        return Err(no_h2());
+    }
+    let (read, write) = tokio::io::split(stream);
+    Ok(tokio::io::join(Cursor::new(start).chain(read), write))
+}
+
+fn no_h2() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "it does not begin as HTTP/2")
 }
