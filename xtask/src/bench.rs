@@ -15,7 +15,12 @@ const NATIVE: [Need; 4] = [
 ];
 
 /// For the doors: a load generator for HTTP/2, and nginx to compare with.
-const DOORS: [Need; 2] = [("h2load", &["--version"], "nghttp2-client"), ("/usr/sbin/nginx", &["-v"], "nginx")];
+const DOORS: [Need; 3] = [
+    ("h2load", &["--version"], "nghttp2-client"),
+    ("/usr/sbin/nginx", &["-v"], "nginx"),
+    // throttlecrab-server is built with it.
+    ("protoc", &["--version"], "protobuf-compiler"),
+];
 
 const THROTTLECRAB_SERVER: &str = "0.4.40";
 
