@@ -7,8 +7,8 @@ pub(crate) fn run(args: &[&str]) -> Result<()> {
     // The bench crate would build the peers it is compared with, and has no tests of its own.
     let nextest = ["nextest", "run", "--workspace", "--exclude", "sekisho-bench"];
     shell::run(&mut setup::cargo_nextest(&[&nextest, args].concat()))?;
-    // nextest does not run doc tests.
-    shell::cargo(&["test", "--doc", "--package", "sekisho"])?;
+    // nextest does not run doc tests. Without the features those of their modules would not be there to fail.
+    shell::cargo(&["test", "--doc", "--package", "sekisho", "--features", "redis,tower"])?;
     shuttle()
 }
 
