@@ -189,9 +189,11 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     for tasks in [1, 8, 64, 256] {
         let mut figures = [const { Vec::<f64>::new() }; 8];
         for round in 0..ROUNDS {
-            // Every round begins with another one: what ran before leaves the machine asleep or awake.
+            // Every round begins with another one, and who follows whom changes: what ran before leaves the machine asleep or
+            // awake, and Python leaves it wide awake.
+            let stride = [1, 3, 5, 7][round % 4];
             for turn in 0..figures.len() {
-                let contender = (round + turn) % figures.len();
+                let contender = (round + turn * stride) % figures.len();
                 flush(&server);
                 figures[contender].extend(bench.contend(contender, tasks).await);
             }
