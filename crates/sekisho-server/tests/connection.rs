@@ -130,3 +130,37 @@ async fn a_certificate_that_cannot_be_used_is_named() {
         assert!(error.to_string().contains(&cert) && error.to_string().contains(reason), "{error}");
     }
 }
+
+#[tokio::test]
+async fn a_head_is_answered_with_the_length_and_without_the_body() {
+    let route = "routes: [{ match: { path: /x }, policy: p, respond: { status: 200, json: { message: ok } } }]";
+    let server = TestServer::start(&format!("{POLICIES}{route}"));
+    let ask = |method: &str, path: &str| {
+        Request::builder().method(method).uri(format!("http://localhost{path}")).body(Body::empty()).unwrap()
+    };
+    for (path, body) in [("/x", r#"{"message":"ok"}"#), ("/livez", "ok")] {
+        for is_h2 in [false, true] {
+            for (method, expected) in [("GET", body), ("HEAD", "")] {
+                let io = TokioIo::new(TcpStream::connect(server.addresses.gateway).await.unwrap());
+                let (connection, answer) = if is_h2 {
+                    let (mut client, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+                    (tokio::spawn(connection), client.send_request(ask(method, path)).await.unwrap())
+                } else {
+                    let (mut client, connection) = http1::handshake(io).await.unwrap();
+                    // Over HTTP/1 the whole address would be asked of a proxy.
+                    let mut request = ask(method, path);
+                    *request.uri_mut() = path.parse().unwrap();
+                    request.headers_mut().insert("host", "localhost".parse().unwrap());
+                    (tokio::spawn(connection), client.send_request(request).await.unwrap())
+                };
+                assert_eq!(
+                    (answer.status(), answer.headers()["content-length"].to_str().unwrap()),
+                    (200.try_into().unwrap(), &*body.len().to_string()),
+                    "{method} {path}"
+                );
+                assert_eq!(text(answer).await, expected, "{method} {path}");
+                connection.await.unwrap().unwrap();
+            }
+        }
+    }
+}

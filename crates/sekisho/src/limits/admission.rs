@@ -7,7 +7,7 @@ use super::decision::{Decision, Ended};
 use super::engine::settle_by;
 use super::fallback::end_of_unbacked;
 use super::policy::Cost;
-use super::reservation::ReservationId;
+use super::reservation::{ReservationId, Tag};
 use super::store::{End, EndHow, LimitStore, Target};
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -112,6 +112,35 @@ impl Admission {
 
     fn as_reserved(&self) -> EndHow {
         EndHow::Settle(self.targets.iter().map(|target| target.policy.rules().iter().map(|_| None).collect()).collect())
+    }
+}
+
+/// A reservation that nobody has been told of yet. If its caller leaves meanwhile, or the answer is lost, the store may
+/// hold what nobody can end: it is released.
+pub(super) struct Unclaimed<'a> {
+    pub(super) tag: Tag,
+    pub(super) targets: Vec<Target>,
+    pub(super) store: &'a Arc<dyn LimitStore>,
+    pub(super) may_be_held: bool,
+}
+
+impl Unclaimed<'_> {
+    /// The store has answered, and the caller is there to hear it.
+    pub(super) fn claim<T>(mut self, answer: &Result<T, Error>) -> Vec<Target> {
+        if !matches!(answer, Err(Error::Unavailable { may_have_run: true, .. })) {
+            self.may_be_held = false;
+            return std::mem::take(&mut self.targets);
+        }
+        Vec::new()
+    }
+}
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        if self.may_be_held {
+            let targets = std::mem::take(&mut self.targets);
+            self.store.end_later(End { tag: self.tag, targets, how: EndHow::Release });
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admission::{Admission, Reserved};
+use super::admission::{Admission, Reserved, Unclaimed};
 use super::decision::{ChargeOutcome, Decision, Ended};
 use super::fallback::end_of_unbacked;
 use super::policy::{Cost, Policy, check_lease};
@@ -112,13 +112,17 @@ impl Limits {
             Some(key) => (Tag::from_idempotency_key(check_key(key)?, held.iter()), true),
             None => (Tag::random(), false),
         };
+        let targets = demands.iter().map(|demand| demand.target.clone()).collect();
+        // Whoever repeats a key may hold the same reservation already.
+        let unclaimed = Unclaimed { tag, targets, store: &self.store, may_be_held: !repeated };
         let kind = TakeKind::Reserve { tag, lease: micros(lease), repeated };
-        let (expires_at, decision) = self.take(demands, kind).await?;
+        let answer = self.take(demands, kind).await;
+        let targets = unclaimed.claim(&answer);
+        let (expires_at, decision) = answer?;
         if !decision.allowed {
             return Ok(Reserved::Denied(decision));
         }
         let id = ReservationId { tag, held, is_unbacked: decision.degraded.is_some() };
-        let targets = self.targets(&id)?;
         let expires_at = expires_at.unwrap_or(decision.at + lease);
         Ok(Reserved::Admitted(Admission::new(id, targets, expires_at, decision, Arc::clone(&self.store))))
     }

@@ -1,6 +1,7 @@
 //! Leases, repeated calls and idempotency keys: every reservation ends once, and everyone is told the same.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use super::Harness;
@@ -248,6 +249,16 @@ pub(super) async fn a_dropped_admission_keeps_what_was_sent(harness: &Harness) {
     admission.sent();
     drop(admission);
     until(&desk, (3, 0, 2)).await;
+}
+
+pub(super) async fn whoever_leaves_before_the_answer_holds_nothing(harness: &Harness) {
+    let desk = Desk::with_policy(harness, slow(harness, OnLeaseExpiry::Settle));
+    let mut asked = Box::pin(desk.try_reserve(3, LEASE));
+    let answer = std::future::poll_fn(|context| Poll::Ready(asked.as_mut().poll(context))).await;
+    // The store has decided, and nobody has taken the answer.
+    until(&desk, (0, 3, 2)).await;
+    drop((answer, asked));
+    until(&desk, (0, 0, 5)).await;
 }
 
 /// A drop cannot wait for the store, so the case asks until it has happened. The clock stands still: no lease helps.
