@@ -11,7 +11,7 @@ use sekisho::limits::Limits;
 use crate::config::Config;
 use crate::envoy::Domain;
 use crate::gateway;
-use crate::gateway::forward::Upstreams;
+use crate::gateway::pool::Upstreams;
 use crate::metrics::{Metrics, RouteMeter};
 use crate::respond::Problem;
 use crate::start::StartError;

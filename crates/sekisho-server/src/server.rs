@@ -164,6 +164,7 @@ async fn upkeep(live: &Live) {
         let app = live.app();
         app.gate.upkeep();
         app.metrics.upkeep();
+        app.upstreams.upkeep();
     }
 }
 

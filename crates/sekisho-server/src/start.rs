@@ -21,6 +21,8 @@ pub enum StartError {
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
     #[error("`{name}` cannot be used: {reason}")]
     Certificate { name: &'static str, reason: String },
+    #[error("the upstream {0} cannot be used: {1}")]
+    Upstream(String, String),
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(

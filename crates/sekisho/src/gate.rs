@@ -31,8 +31,9 @@ pub enum Who {
 #[derive(Debug)]
 pub struct Gate {
     limits: Limits,
-    /// How each policy builds its subject; a policy without an entry takes only ready ones.
-    subjects: HashMap<String, SubjectSpec>,
+    /// How each policy builds its subject; a policy without an entry takes only ready ones. The names are the operator's, so
+    /// that a quick hash will do.
+    subjects: hashbrown::HashMap<String, SubjectSpec>,
     meters: Meters,
 }
 
@@ -40,7 +41,7 @@ impl Gate {
     /// Meters go to the recorder that is installed now, if one is.
     pub fn new(limits: Limits, subjects: HashMap<String, SubjectSpec>, backend: BackendKind) -> Self {
         let meters = Meters::new(&limits, backend.as_str());
-        Self { limits, subjects, meters }
+        Self { limits, subjects: subjects.into_iter().collect(), meters }
     }
 
     /// Takes the place of `other`, on the same store and the same recorder: reservations that are open there are open here.

@@ -1,10 +1,10 @@
 //! What the gate has decided, counted through the `metrics` facade: whoever installs a recorder sees it, and without one it
 //! costs next to nothing. No label ever holds a subject.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };

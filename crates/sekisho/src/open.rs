@@ -4,11 +4,11 @@
 //! and ends it here when its end passes through or its lease has run out, by its own clock. What another instance ends is
 //! not known here: it stays open until its lease is over, and then counts as expired.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 

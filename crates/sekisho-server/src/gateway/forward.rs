@@ -2,142 +2,134 @@
 
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
-use axum::http::uri::{PathAndQuery, Scheme, Uri};
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{Request, Response, Version};
-use hyper::body::{Frame, Incoming, SizeHint};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use sekisho::limits::{Admission, Cost, MAX_AMOUNT};
+use axum::response::IntoResponse as _;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use sekisho::http::fields;
+use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::headers::{self, From};
+use super::pool::{Link, NoAnswer, Pool};
 use super::upload::Upload;
 use super::usage::Usage;
-use crate::config::{Action, Forward, Route, Upstream};
+use crate::app::App;
+use crate::config::{Forward, Upstream};
 use crate::facts::Peer;
 use crate::quiet::quietly;
 use crate::respond::Problem;
-use crate::start::StartError;
 
-/// How long an idle connection to an upstream is kept. Shorter than servers keep theirs (nginx 75 s, Node 5 s is the
-/// exception): whoever closes first loses no request.
-const IDLE: Duration = Duration::from_secs(30);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Connections to all upstreams.
-#[derive(Debug)]
-pub(crate) enum Upstreams {
-    /// No route needs TLS, and the roots of trust are not read for nothing.
-    Plain(Client<HttpConnector, Body>),
-    Tls(Client<HttpsConnector<HttpConnector>, Body>),
-}
-
-impl Upstreams {
-    pub(crate) fn new(routes: &[Route]) -> Result<Self, StartError> {
-        let mut http = HttpConnector::new();
-        http.set_nodelay(true);
-        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        http.enforce_http(false);
-        let mut builder = Client::builder(TokioExecutor::new());
-        builder.pool_idle_timeout(IDLE).pool_timer(TokioTimer::new());
-        let is_tls = |route: &Route| matches!(&route.action, Action::Forward(f) if f.upstream.scheme == Scheme::HTTPS);
-        if !routes.iter().any(is_tls) {
-            return Ok(Self::Plain(builder.build(http)));
-        }
-        let provider = rustls::crypto::ring::default_provider();
-        let tls = hyper_rustls::HttpsConnectorBuilder::new()
-            .with_provider_and_native_roots(provider)
-            .map_err(|error| StartError::Tls(error.to_string()))?
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(http);
-        Ok(Self::Tls(builder.build(tls)))
-    }
-
-    async fn request(&self, request: Request<Body>) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
-        match self {
-            Self::Plain(client) => client.request(request).await,
-            Self::Tls(client) => client.request(request).await,
-        }
-    }
+/// Whom a request comes from, and what it has to do with us.
+pub(super) struct Errand<'a> {
+    pub(super) app: &'a App,
+    pub(super) to: &'a Forward,
+    pub(super) peer: Peer,
+    /// The peer is a proxy of ours.
+    pub(super) is_trusted: bool,
 }
 
 /// Sends an admitted request on. The admission goes with it: whoever drops it on the way, a client that left included,
 /// settles what was reserved, because the upstream may have done the work.
-pub(crate) async fn forward(
-    upstreams: &Upstreams,
-    to: &Forward,
-    request: Request<Body>,
-    peer: Peer,
-    is_trusted: bool,
-    mut admission: Admission,
-) -> Result<Response<Body>, Problem> {
-    let (request, upload) = outbound(to, request, peer, is_trusted)?;
+pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admission: Admission) -> Response<Body> {
+    let Errand { app, to, .. } = errand;
+    let style = app.config.headers;
+    let failed = |problem: Problem, decision: &Decision| {
+        let mut response = problem.into_response();
+        fields::merge(response.headers_mut(), style, decision);
+        response
+    };
+    let Some(pool) = app.upstreams.pool(&to.upstream) else {
+        return failed(Problem::bad_gateway(), admission.decision());
+    };
+    let (request, upload) = match outbound(&errand, &pool.host, request) {
+        Ok(outbound) => outbound,
+        Err(problem) => return failed(problem, admission.decision()),
+    };
     admission.sent();
-    let mut sent = pin!(upstreams.request(request));
+    let mut silence = Box::pin(sleep(to.timeout));
+    let mut sent = pin!(pool.send(request));
     let answer = loop {
-        match tokio::time::timeout(to.timeout, &mut sent).await {
-            Err(_) if upload.goes_on() => {}
-            answer => break answer,
+        tokio::select! {
+            biased;
+            answer = &mut sent => break Some(answer),
+            () = &mut silence => {
+                if !upload.goes_on() {
+                    break None;
+                }
+                silence.as_mut().reset(Instant::now() + to.timeout);
+            }
         }
     };
-    let answer = match answer {
-        Ok(Ok(answer)) if !answer.status().is_informational() => answer,
-        Ok(Ok(_)) => {
+    let (answer, mut link) = match answer {
+        Some(Ok((answer, link))) if !answer.status().is_informational() => (answer, link),
+        Some(Ok(_)) => {
             // Nobody asked it to switch protocols: what follows is no HTTP.
             quietly!(warn, upstream = %to.upstream.authority, "the upstream gave no answer");
+            let response = failed(Problem::bad_gateway(), admission.decision());
             end(admission, to.release_on.server_error).await;
-            return Err(Problem::bad_gateway());
+            return response;
         }
-        Ok(Err(error)) => {
+        Some(Err(error)) => {
             if let Some(problem) = upload.failure() {
                 // The upstream may have worked on what it got, so this is paid: nobody gets work by breaking off.
                 tracing::debug!(error = %causes(&error), "a client broke its own request off");
-                return Err(problem);
+                return failed(problem, admission.decision());
             }
-            let releases = if error.is_connect() { to.release_on.connect } else { to.release_on.server_error };
+            let is_connect = matches!(error, NoAnswer::Connect(_));
+            let releases = if is_connect { to.release_on.connect } else { to.release_on.server_error };
             quietly!(warn, upstream = %to.upstream.authority, error = %causes(&error), "the upstream did not answer");
+            let response = failed(Problem::bad_gateway(), admission.decision());
             end(admission, releases).await;
-            return Err(Problem::bad_gateway());
+            return response;
         }
-        Err(_) => {
+        None => {
             quietly!(warn, upstream = %to.upstream.authority, timeout = ?to.timeout, "the upstream took too long");
+            let response = failed(Problem::gateway_timeout(), admission.decision());
             end(admission, to.release_on.timeout).await;
-            return Err(Problem::gateway_timeout());
+            return response;
         }
     };
     let (mut head, body) = answer.into_parts();
     headers::remove_hop_by_hop(&mut head.headers);
+    fields::merge(&mut head.headers, style, admission.decision());
     let releases = head.status.is_server_error() && to.release_on.server_error
         || head.status.is_client_error() && to.release_on.client_error;
     let meter = if releases {
         end(admission, true).await;
         None
     } else {
-        let kind = head.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-        let is_plain = head.headers.get(CONTENT_ENCODING).is_none_or(|coding| coding == "identity");
-        let usage = if is_plain { Usage::new(&to.settle_from, kind) } else { None };
+        let usage = if to.settle_from.is_empty() { None } else { usage(to, &head.headers) };
         Some(Meter { admission, usage })
     };
-    let body = Streamed { body, meter, timeout: to.timeout, silence: Box::pin(sleep(to.timeout)) };
+    if upload.is_under_way() {
+        link.run_by_itself();
+    }
+    let link = Some((Arc::clone(pool), link));
+    let body = Streamed { body, link, meter, timeout: to.timeout, silence, is_heard: true };
     // What the upstream speaks is not what the client speaks.
     head.version = Version::HTTP_11;
-    Ok(Response::from_parts(head, Body::new(body)))
+    Response::from_parts(head, Body::new(body))
+}
+
+fn usage(to: &Forward, headers: &HeaderMap) -> Option<Usage> {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
+    let is_plain = headers.get(CONTENT_ENCODING).is_none_or(|coding| coding == "identity");
+    if is_plain { Usage::new(&to.settle_from, kind) } else { None }
 }
 
 fn outbound(
-    to: &Forward,
+    errand: &Errand<'_>,
+    host: &HeaderValue,
     request: Request<Body>,
-    peer: Peer,
-    is_trusted: bool,
 ) -> Result<(Request<Body>, Upload), Problem> {
+    let Errand { to, peer, is_trusted, .. } = *errand;
     let (mut head, body) = request.into_parts();
     let secret = match &to.secret {
         Some(secret) => {
@@ -149,9 +141,11 @@ fn outbound(
         }
         None => None,
     };
-    let host = super::host(&head).map(str::to_owned);
-    let from = From { peer: peer.ip(), is_trusted, host: host.as_deref(), scheme: peer.scheme() };
+    let of_uri = || head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    let asked = head.headers.get(HOST).cloned().or_else(of_uri);
+    let from = From { peer: peer.ip(), is_trusted, host: asked, scheme: peer.scheme() };
     head.headers = headers::to_upstream(std::mem::take(&mut head.headers), from, secret);
+    head.headers.insert(HOST, host.clone());
     if !to.settle_from.is_empty() {
         headers::ask_for_plain(&mut head.headers);
     }
@@ -163,10 +157,11 @@ fn outbound(
 }
 
 fn target(upstream: &Upstream, asked: &Uri) -> Option<Uri> {
+    if upstream.base.is_empty() {
+        return Some(asked.path_and_query().cloned().map_or_else(Uri::default, Uri::from));
+    }
     let own = asked.path_and_query().map_or("/", PathAndQuery::as_str);
-    let path = PathAndQuery::try_from(format!("{}{own}", upstream.base)).ok()?;
-    let uri = Uri::builder().scheme(upstream.scheme.clone()).authority(upstream.authority.clone());
-    uri.path_and_query(path).build().ok()
+    PathAndQuery::try_from(format!("{}{own}", upstream.base)).ok().map(Uri::from)
 }
 
 /// A failure here is the store's: the drop has asked it once more, and the lease watches over the rest.
@@ -210,10 +205,34 @@ impl Meter {
 /// The upstream's body on its way to the client, never more of it than one part at a time.
 struct Streamed {
     body: Incoming,
+    /// What it comes over, and where that is kept once all of it has come.
+    link: Option<(Arc<Pool>, Link)>,
     /// Dropped at the end or when the client leaves, and then it settles.
     meter: Option<Meter>,
     timeout: Duration,
     silence: Pin<Box<Sleep>>,
+    /// Something came since `silence` began.
+    is_heard: bool,
+}
+
+impl Streamed {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Poll::Ready(part) = Pin::new(&mut self.body).poll_frame(cx) {
+            return Poll::Ready(part);
+        }
+        let Some((_, link)) = &mut self.link else { return Poll::Pending };
+        link.drive(cx);
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn end(&mut self, is_whole: bool) {
+        drop(self.meter.take());
+        if let Some((pool, link)) = self.link.take()
+            && is_whole
+        {
+            pool.keep(link);
+        }
+    }
 }
 
 impl hyper::body::Body for Streamed {
@@ -221,30 +240,33 @@ impl hyper::body::Body for Streamed {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-            ready!(self.silence.as_mut().poll(cx));
-            drop(self.meter.take());
-            return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the upstream fell silent"))));
-        };
-        match frame {
-            Some(Ok(frame)) => {
+        let Poll::Ready(frame) = self.poll_part(cx) else {
+            if std::mem::take(&mut self.is_heard) {
                 let deadline = Instant::now() + self.timeout;
                 self.silence.as_mut().reset(deadline);
+            }
+            ready!(self.silence.as_mut().poll(cx));
+            self.end(false);
+            return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the upstream fell silent"))));
+        };
+        self.is_heard = true;
+        match frame {
+            Some(Ok(frame)) => {
                 if let (Some(meter), Some(data)) = (&mut self.meter, frame.data_ref()) {
                     meter.read(data);
                 }
                 // Whoever knows the length does not ask for the end.
                 if self.body.is_end_stream() {
-                    drop(self.meter.take());
+                    self.end(true);
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
             Some(Err(error)) => {
-                drop(self.meter.take());
+                self.end(false);
                 Poll::Ready(Some(Err(io::Error::other(error))))
             }
             None => {
-                drop(self.meter.take());
+                self.end(true);
                 Poll::Ready(None)
             }
         }
@@ -259,6 +281,14 @@ impl hyper::body::Body for Streamed {
     }
 }
 
+/// An answer without a body is over before anybody looks at it.
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        let is_whole = self.body.is_end_stream();
+        self.end(is_whole);
+    }
+}
+
 impl std::fmt::Debug for Streamed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Streamed").field("meter", &self.meter).finish_non_exhaustive()
@@ -267,6 +297,8 @@ impl std::fmt::Debug for Streamed {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::uri::Scheme;
+
     use super::*;
 
     #[test]
@@ -277,7 +309,9 @@ mod tests {
             base: base.to_owned(),
         };
         let to = |base: &str, asked: &str| target(&upstream(base), &asked.parse().unwrap()).unwrap().to_string();
-        assert_eq!(to("", "/a?b=c"), "http://127.0.0.1:9000/a?b=c");
-        assert_eq!(to("/base", "/a%20b"), "http://127.0.0.1:9000/base/a%20b");
+        assert_eq!(to("", "/a?b=c"), "/a?b=c");
+        assert_eq!(to("", "http://asked.example"), "/");
+        assert_eq!(to("/base", "/a%20b"), "/base/a%20b");
+        assert_eq!(to("/base", "http://asked.example/a"), "/base/a");
     }
 }

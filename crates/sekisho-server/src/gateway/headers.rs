@@ -9,6 +9,7 @@ use axum::http::header::{
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{Method, Version};
+use smallvec::SmallVec;
 
 use crate::respond::Problem;
 
@@ -17,7 +18,7 @@ const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// RFC 9110, 7.6.1, and what old clients send besides.
-const HOP_BY_HOP: [HeaderName; 9] = [
+static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),
@@ -30,7 +31,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
 ];
 
 /// Said by proxies about clients. A client's own are dropped.
-const ABOUT_THE_CLIENT: [HeaderName; 10] = [
+static ABOUT_THE_CLIENT: [HeaderName; 10] = [
     FORWARDED,
     FORWARDED_FOR,
     FORWARDED_HOST,
@@ -76,10 +77,23 @@ fn names_one_host(head: &Parts) -> bool {
         return head.version < Version::HTTP_2;
     }
     let of_uri = head.uri.authority().filter(|_| head.version >= Version::HTTP_2);
+    if of_uri.is_none() && is_plain(host.as_bytes()) {
+        return true;
+    }
     match host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) {
         Some(host) => !host.as_str().contains('@') && of_uri.is_none_or(|other| *other == host),
         None => false,
     }
+}
+
+/// A name or an IPv4 address, and perhaps a port: what nearly every request names.
+fn is_plain(host: &[u8]) -> bool {
+    let (name, port) = match host.iter().position(|byte| *byte == b':') {
+        Some(colon) => (&host[..colon], &host[colon + 1..]),
+        None => (host, &b"0"[..]),
+    };
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
+    !name.is_empty() && name.iter().all(is_name) && (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit)
 }
 
 fn is_about_the_client(name: &str) -> bool {
@@ -87,38 +101,41 @@ fn is_about_the_client(name: &str) -> bool {
 }
 
 /// Whom a request comes from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct From<'a> {
+#[derive(Debug, Clone)]
+pub(crate) struct From {
     pub(crate) peer: IpAddr,
     /// The peer is a proxy of ours: what it says of the client is passed on.
     pub(crate) is_trusted: bool,
-    pub(crate) host: Option<&'a str>,
+    /// Whom it is for, as the client wrote it.
+    pub(crate) host: Option<HeaderValue>,
     pub(crate) scheme: &'static str,
 }
 
 /// The headers for the upstream. Framing is not copied: the client library writes it anew from the body.
-pub(crate) fn to_upstream(
-    mut headers: HeaderMap,
-    from: From<'_>,
-    secret: Option<(&HeaderName, HeaderValue)>,
-) -> HeaderMap {
+pub(crate) fn to_upstream(mut headers: HeaderMap, from: From, secret: Option<(&HeaderName, HeaderValue)>) -> HeaderMap {
     remove_hop_by_hop(&mut headers);
     for name in [HOST, CONTENT_LENGTH, EXPECT] {
         headers.remove(name);
     }
-    let before = if from.is_trusted { joined(&headers, &FORWARDED_FOR) } else { None };
-    let proto = headers.get(FORWARDED_PROTO).filter(|_| from.is_trusted).cloned();
-    let host = headers.get(FORWARDED_HOST).filter(|_| from.is_trusted).cloned();
-    let said: Vec<HeaderName> = headers.keys().filter(|name| is_about_the_client(name.as_str())).cloned().collect();
+    let said: SmallVec<[HeaderName; 4]> =
+        headers.keys().filter(|name| is_about_the_client(name.as_str())).cloned().collect();
+    let mut before = None;
+    let (mut proto, mut host) = (HeaderValue::from_static(from.scheme), from.host);
+    if from.is_trusted && !said.is_empty() {
+        before = joined(&headers, &FORWARDED_FOR);
+        proto = headers.get(FORWARDED_PROTO).cloned().unwrap_or(proto);
+        host = headers.get(FORWARDED_HOST).cloned().or(host);
+    }
     for name in said {
         headers.remove(name);
     }
-    let hops = before.map_or_else(|| from.peer.to_string(), |before| format!("{before}, {}", from.peer));
-    if let Ok(hops) = HeaderValue::from_str(&hops) {
+    let peer = sekisho::identity::address(from.peer);
+    let hops = before.map_or_else(|| peer.clone(), |before| format!("{before}, {peer}"));
+    if let Ok(hops) = HeaderValue::try_from(hops) {
         headers.insert(FORWARDED_FOR, hops);
     }
-    headers.insert(FORWARDED_PROTO, proto.unwrap_or(HeaderValue::from_static(from.scheme)));
-    if let Some(host) = host.or_else(|| from.host.and_then(|host| HeaderValue::from_str(host).ok())) {
+    headers.insert(FORWARDED_PROTO, proto);
+    if let Some(host) = host {
         headers.insert(FORWARDED_HOST, host);
     }
     if let Some((name, value)) = secret {
@@ -134,14 +151,18 @@ pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
 
 /// Also what `Connection` names, which is how a client could take away a header of ours: so this comes before ours are set.
 pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let named: Vec<HeaderName> = headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| HeaderName::try_from(name.trim()).ok())
-        .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    let mut going: SmallVec<[HeaderName; 4]> =
+        headers.keys().filter(|name| HOP_BY_HOP.contains(name)).cloned().collect();
+    if going.is_empty() {
+        return;
+    }
+    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let names = values.flat_map(|value| value.split(',')).map(str::trim);
+    // What nearly all say names no header that is still there.
+    let others = names.filter(|name| !["keep-alive", "close"].iter().any(|usual| usual.eq_ignore_ascii_case(name)));
+    let others: SmallVec<[HeaderName; 4]> = others.filter_map(|name| HeaderName::try_from(name).ok()).collect();
+    going.extend(others);
+    for name in going {
         headers.remove(name);
     }
 }
@@ -162,8 +183,13 @@ mod tests {
         headers.iter().map(pair).collect()
     }
 
-    fn from(is_trusted: bool) -> From<'static> {
-        From { peer: "10.0.0.1".parse().unwrap(), is_trusted, host: Some("api.example"), scheme: "http" }
+    fn from(is_trusted: bool) -> From {
+        From {
+            peer: "10.0.0.1".parse().unwrap(),
+            is_trusted,
+            host: Some(HeaderValue::from_static("api.example")),
+            scheme: "http",
+        }
     }
 
     #[test]

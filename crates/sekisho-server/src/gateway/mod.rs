@@ -1,8 +1,9 @@
 //! The gateway: configured routes for clients that are not trusted.
 
-pub(crate) mod forward;
+mod forward;
 mod headers;
 mod paths;
+pub(crate) mod pool;
 mod status;
 mod upload;
 mod usage;
@@ -22,6 +23,7 @@ use crate::app::App;
 use crate::config::{Action, Route};
 use crate::facts::{self, Peer};
 use crate::respond::Problem;
+use forward::Errand;
 
 /// What the gateway answers besides its routes.
 pub(crate) const OWN: [&str; 4] = ["/livez", "/healthz", "/readyz", "/api/config/usage"];
@@ -67,7 +69,7 @@ fn find<'a>(routes: &'a [Route], head: &Parts) -> Result<(usize, &'a Route), Pro
 }
 
 /// Of those who say what they mean in a header, because a form can only say GET and POST.
-const METHOD_OVERRIDES: [HeaderName; 3] = [
+static METHOD_OVERRIDES: [HeaderName; 3] = [
     HeaderName::from_static("x-http-method-override"),
     HeaderName::from_static("x-http-method"),
     HeaderName::from_static("x-method-override"),
@@ -75,7 +77,8 @@ const METHOD_OVERRIDES: [HeaderName; 3] = [
 
 /// A server behind may do as such a header says; then it must not be another route's business.
 fn overrides(routes: &[Route], found: &Route, head: &Parts) -> bool {
-    METHOD_OVERRIDES.iter().flat_map(|name| head.headers.get_all(name)).any(|value| {
+    let mut said = head.headers.iter().filter(|(name, _)| METHOD_OVERRIDES.contains(name));
+    said.any(|(_, value)| {
         let meant = Method::from_bytes(value.as_bytes().to_ascii_uppercase().as_slice()).ok();
         let other = meant.and_then(|method| route(routes, host(head), &method, head.uri.path()).ok());
         !other.is_some_and(|other| std::ptr::eq(other, found))
@@ -153,16 +156,11 @@ async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<
             match app.gate.reserve(&asks, &ReserveOptions::default()).await.map_err(decided)? {
                 Reserved::Denied(decision) => Ok(denied(app, &decision)),
                 Reserved::Admitted(admission) => {
-                    let decision = admission.decision().clone();
-                    turn(&decision).await;
+                    turn(admission.decision()).await;
                     let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
                     let request = Request::from_parts(head, body.unwrap_or_default());
                     // In a box of its own, so that what only answers does not carry it.
-                    let sent =
-                        Box::pin(forward::forward(&app.upstreams, to, request, peer, is_trusted, admission)).await;
-                    let mut response = sent.unwrap_or_else(IntoResponse::into_response);
-                    fields::merge(response.headers_mut(), app.config.headers, &decision);
-                    Ok(response)
+                    Ok(Box::pin(forward::forward(Errand { app, to, peer, is_trusted }, request, admission)).await)
                 }
             }
         }

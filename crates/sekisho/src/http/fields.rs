@@ -3,7 +3,9 @@
 //! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-11: lists of structured-field strings
 //! (RFC 9651) with integer parameters. `X-RateLimit-Reset` is Unix seconds.
 
+use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use smallvec::SmallVec;
 
 use super::retry_after_seconds;
 use crate::limits::{ChargeOutcome, Decision, Mode, Rule, RuleOutcome};
@@ -43,10 +45,11 @@ pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
     let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
     // These, and what every answer has besides, at once.
     headers.reserve(8);
+    let mut values = Values::default();
     if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
-        headers.insert(LIMIT, outcome.limit.into());
-        headers.insert(REMAINING, outcome.remaining.into());
-        headers.insert(RESET, outcome.reset_at.as_secs_ceil().into());
+        values.add(LIMIT, |value| push_number(value, "", outcome.limit));
+        values.add(REMAINING, |value| push_number(value, "", outcome.remaining));
+        values.add(RESET, |value| push_number(value, "", outcome.reset_at.as_secs_ceil()));
     }
     if matches!(style, HeaderStyle::Draft | HeaderStyle::Both) {
         if let Some(value) = policies(charge) {
@@ -57,12 +60,38 @@ pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
             Some(wait) => retry_after_seconds(wait),
             None => outcome.reset_at.since(decision.at).as_micros().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX),
         };
-        let mut current = String::with_capacity(64);
-        push_string(&mut current, rule.name());
-        push_number(&mut current, ";r=", outcome.remaining);
-        push_number(&mut current, ";t=", seconds);
-        if let Ok(value) = HeaderValue::try_from(current) {
-            headers.insert(CURRENT, value);
+        values.add(CURRENT, |value| {
+            push_string(value, rule.name());
+            push_number(value, ";r=", outcome.remaining);
+            push_number(value, ";t=", seconds);
+        });
+    }
+    values.insert(headers);
+}
+
+/// Values that share one piece of memory: every answer has them.
+#[derive(Default)]
+struct Values {
+    text: String,
+    ends: SmallVec<[(HeaderName, usize); 4]>,
+}
+
+impl Values {
+    fn add(&mut self, name: HeaderName, write: impl FnOnce(&mut String)) {
+        self.text.reserve(96);
+        write(&mut self.text);
+        self.ends.push((name, self.text.len()));
+    }
+
+    fn insert(self, headers: &mut HeaderMap) {
+        let text = Bytes::from(self.text);
+        let mut start = 0;
+        for (name, end) in self.ends {
+            // What is written here is text that a header can hold.
+            if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
+                headers.insert(name, value);
+            }
+            start = end;
         }
     }
 }
@@ -84,10 +113,11 @@ fn policies(charge: &ChargeOutcome) -> Option<HeaderValue> {
 /// The same on an answer that may bring such headers of its own. A gateway must not promise more than the server behind
 /// it: lists are joined, and of the old headers those with less remaining stay.
 pub fn merge(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
-    headers.remove(DEGRADED);
-    if ![LIMIT, REMAINING, RESET, POLICY, CURRENT].iter().any(|name| headers.contains_key(name)) {
+    const OURS: [HeaderName; 6] = [LIMIT, REMAINING, RESET, POLICY, CURRENT, DEGRADED];
+    if !headers.keys().any(|name| OURS.contains(name)) {
         return add(headers, style, decision);
     }
+    headers.remove(DEGRADED);
     let theirs = headers.clone();
     const LISTS: [HeaderName; 2] = [POLICY, CURRENT];
     LISTS.iter().for_each(|name| drop(headers.remove(name)));

@@ -129,22 +129,25 @@ fn user_agent_hash(user_agent: &str) -> String {
 /// IPv4-mapped addresses are the IPv4 client they stand for; one IPv6 network is one client.
 fn group(ip: IpAddr, ipv6_prefix: u8) -> String {
     match client::canonical(ip) {
-        // As its `to_string` has it, at a fifth of the cost: nearly every request comes this way.
-        IpAddr::V4(v4) => {
-            let mut text = String::with_capacity(15);
-            for (i, octet) in v4.octets().into_iter().enumerate() {
-                if i > 0 {
-                    text.push('.');
-                }
-                text.push_str(itoa::Buffer::new().format(octet));
-            }
-            text
-        }
+        v4 @ IpAddr::V4(_) => address(v4),
         IpAddr::V6(v6) => {
             let mask = u128::MAX << (128 - u32::from(ipv6_prefix));
             Ipv6Addr::from_bits(v6.to_bits() & mask).to_string()
         }
     }
+}
+
+/// An address as its `to_string` has it. For IPv4 at a fifth of the cost: nearly every request comes this way.
+pub fn address(ip: IpAddr) -> String {
+    let IpAddr::V4(v4) = ip else { return ip.to_string() };
+    let mut text = String::with_capacity(15);
+    for (i, octet) in v4.octets().into_iter().enumerate() {
+        if i > 0 {
+            text.push('.');
+        }
+        text.push_str(itoa::Buffer::new().format(octet));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ mod denied;
 mod limiter;
 mod shard;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use parking_lot::RwLock;
 use smallvec::SmallVec;
 

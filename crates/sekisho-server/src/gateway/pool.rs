@@ -1,0 +1,256 @@
+//! Connections to upstreams, kept between requests.
+//!
+//! Whoever uses a connection drives it as well: no other task has to be woken for a request to leave, nor for its answer to
+//! arrive. One that nobody uses is not driven; what became of it meanwhile is seen when it is taken out again.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::header::HeaderValue;
+use axum::http::uri::{Scheme, Uri};
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::rt::{Read, Write};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tower::Service as _;
+
+use crate::config::{Action, Route, Upstream};
+use crate::start::StartError;
+
+/// How long an idle connection to an upstream is kept. Shorter than servers keep theirs (nginx 75 s, Node 5 s is the
+/// exception): whoever closes first loses no request.
+const IDLE: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// Connections to all upstreams.
+#[derive(Debug)]
+pub(crate) struct Upstreams(Vec<Arc<Pool>>);
+
+#[derive(Debug, Clone)]
+enum Connector {
+    Plain(HttpConnector),
+    Tls(HttpsConnector<HttpConnector>),
+}
+
+/// Connections to one server.
+#[derive(Debug)]
+pub(super) struct Pool {
+    upstream: Upstream,
+    uri: Uri,
+    /// What requests say in `Host`.
+    pub(super) host: HeaderValue,
+    connector: Connector,
+    /// The last one used is the first one taken: the others grow old.
+    idle: Mutex<Vec<(Link, Instant)>>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum NoAnswer {
+    Connect(Cause),
+    Exchange(hyper::Error),
+}
+
+/// One connection.
+pub(super) struct Link {
+    requests: SendRequest<Body>,
+    /// None once it has ended.
+    connection: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+}
+
+impl Upstreams {
+    pub(crate) fn new(routes: &[Route]) -> Result<Self, StartError> {
+        let mut http = HttpConnector::new();
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
+        http.enforce_http(false);
+        let servers = || {
+            routes.iter().filter_map(|route| match &route.action {
+                Action::Forward(to) => Some(&to.upstream),
+                Action::Respond(_) => None,
+            })
+        };
+        // Where no route needs TLS the roots of trust are not read for nothing.
+        let connector = if servers().any(|upstream| upstream.scheme == Scheme::HTTPS) {
+            let provider = rustls::crypto::ring::default_provider();
+            let tls = hyper_rustls::HttpsConnectorBuilder::new()
+                .with_provider_and_native_roots(provider)
+                .map_err(|error| StartError::Tls(error.to_string()))?;
+            Connector::Tls(tls.https_or_http().enable_http1().wrap_connector(http))
+        } else {
+            Connector::Plain(http)
+        };
+        let mut pools: Vec<Arc<Pool>> = Vec::new();
+        for upstream in servers() {
+            if !pools.iter().any(|pool| pool.is_for(upstream)) {
+                pools.push(Arc::new(Pool::new(upstream, connector.clone())?));
+            }
+        }
+        Ok(Self(pools))
+    }
+
+    /// None for a server of no route.
+    pub(super) fn pool(&self, upstream: &Upstream) -> Option<&Arc<Pool>> {
+        self.0.iter().find(|pool| pool.is_for(upstream))
+    }
+
+    /// Closes what has been idle for too long.
+    pub(crate) fn upkeep(&self) {
+        for pool in &self.0 {
+            pool.idle.lock().retain(|(_, since)| since.elapsed() < IDLE);
+        }
+    }
+}
+
+impl Pool {
+    fn new(upstream: &Upstream, connector: Connector) -> Result<Self, StartError> {
+        let (scheme, authority) = (upstream.scheme.clone(), upstream.authority.clone());
+        let usual = if scheme == Scheme::HTTPS { 443 } else { 80 };
+        let is_usual = authority.port_u16() == Some(usual);
+        let host = if is_usual { authority.host() } else { authority.as_str() };
+        let bad = |error: axum::http::Error| StartError::Upstream(authority.to_string(), error.to_string());
+        Ok(Self {
+            upstream: upstream.clone(),
+            host: HeaderValue::from_str(host).map_err(|error| bad(error.into()))?,
+            uri: Uri::builder().scheme(scheme).authority(authority.clone()).path_and_query("/").build().map_err(bad)?,
+            connector,
+            idle: Mutex::default(),
+        })
+    }
+
+    /// Sends a request and waits for the head of its answer. The body comes over the same link, for as long as that is
+    /// driven.
+    pub(super) async fn send(&self, mut request: Request<Body>) -> Result<(Response<Incoming>, Link), NoAnswer> {
+        loop {
+            let kept = poll_fn(|cx| Poll::Ready(self.take(cx))).await;
+            let is_new = kept.is_none();
+            let mut link = match kept {
+                Some(link) => link,
+                None => Box::pin(self.connect()).await.map_err(NoAnswer::Connect)?,
+            };
+            match link.exchange(request).await {
+                Ok(answer) => return Ok((answer, link)),
+                // It was closed before anything of the request was sent: nobody has seen it.
+                Err(mut failed) => match failed.take_message() {
+                    Some(unsent) if !is_new => request = unsent,
+                    _ => return Err(NoAnswer::Exchange(failed.into_error())),
+                },
+            }
+        }
+    }
+
+    /// To be used again. Whether it can be is seen then.
+    pub(super) fn keep(&self, link: Link) {
+        if link.connection.is_some() {
+            self.idle.lock().push((link, Instant::now()));
+        }
+    }
+
+    async fn connect(&self) -> Result<Link, Cause> {
+        match &self.connector {
+            Connector::Plain(connector) => Link::over(connector.clone().call(self.uri.clone()).await?).await,
+            Connector::Tls(connector) => Link::over(connector.clone().call(self.uri.clone()).await?).await,
+        }
+    }
+
+    fn is_for(&self, upstream: &Upstream) -> bool {
+        self.upstream.authority == upstream.authority && self.upstream.scheme == upstream.scheme
+    }
+
+    /// One that is there and ready for a request.
+    fn take(&self, cx: &mut Context<'_>) -> Option<Link> {
+        loop {
+            let (mut link, since) = self.idle.lock().pop()?;
+            if since.elapsed() < IDLE {
+                link.drive(cx);
+                if link.connection.is_some() && link.requests.is_ready() {
+                    return Some(link);
+                }
+            }
+        }
+    }
+}
+
+impl Link {
+    async fn over<I>(io: I) -> Result<Self, Cause>
+    where
+        I: Read + Write + Unpin + Send + 'static,
+    {
+        let (requests, connection) = http1::handshake(io).await?;
+        let mut link = Self { requests, connection: Some(Box::pin(connection)) };
+        // A request is taken only once the connection has been looked at.
+        poll_fn(|cx| {
+            link.drive(cx);
+            link.requests.poll_ready(cx)
+        })
+        .await?;
+        Ok(link)
+    }
+
+    /// Reads and writes what can be read and written now.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        if let Some(connection) = &mut self.connection
+            && connection.as_mut().poll(cx).is_ready()
+        {
+            self.connection = None;
+        }
+    }
+
+    /// Leaves it to a task of its own: what is still to be sent must not wait for whoever reads the answer.
+    pub(super) fn run_by_itself(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            tokio::spawn(connection);
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Body>>> {
+        let mut answer = pin!(self.requests.try_send_request(request));
+        poll_fn(|cx| {
+            if let Some(connection) = &mut self.connection
+                && connection.as_mut().poll(cx).is_ready()
+            {
+                self.connection = None;
+            }
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("is_open", &self.connection.is_some()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connect(cause) => write!(f, "no connection: {cause}"),
+            Self::Exchange(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NoAnswer {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Connect(cause) => cause.source(),
+            Self::Exchange(error) => error.source(),
+        }
+    }
+}
