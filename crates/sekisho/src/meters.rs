@@ -126,10 +126,8 @@ impl Meters {
         if decision.degraded.is_some() {
             return;
         }
-        let (tag, lease) = (admission.id().tag.0, admission.expires_at().since(decision.at));
-        self.open.begin(tag, lease, meters().cloned());
-        let open = Arc::clone(&self.open);
-        admission.when_it_ends(move || open.end(&tag, false));
+        let counted = meters().cloned().collect();
+        admission.watched_by(&self.open, counted);
     }
 
     /// An end by id.

@@ -32,10 +32,64 @@ struct Inner {
     look_at: usize,
 }
 
+/// Where a reservation is counted.
+pub(crate) type Counted = SmallVec<[Arc<PolicyMeters>; 1]>;
+
 struct Open {
     /// In seconds of the watch.
     until: f64,
-    meters: SmallVec<[Arc<PolicyMeters>; 1]>,
+    meters: Counted,
+}
+
+/// One reservation that is open, for as long as somebody here holds it. Nobody else knows its tag then, and it is listed
+/// only once its id is given out; one that was made under a caller's key is listed from the start.
+pub(crate) struct Watch {
+    all: Arc<OpenReservations>,
+    tag: Tag,
+    /// None while it is listed.
+    own: Option<Open>,
+    is_over: bool,
+}
+
+impl Watch {
+    pub(crate) fn begin(
+        all: &Arc<OpenReservations>,
+        (tag, is_shared): (Tag, bool),
+        lease: Duration,
+        meters: Counted,
+    ) -> Self {
+        let mut watch = Self { all: Arc::clone(all), tag, own: None, is_over: false };
+        if is_shared {
+            all.begin(tag, lease, meters);
+        } else {
+            watch.own = Some(Open::begin(all.watch.seconds() + lease.as_secs_f64(), meters));
+        }
+        watch
+    }
+
+    /// Its id is given out.
+    pub(crate) fn hand_over(mut self) {
+        if let Some(open) = self.own.take() {
+            self.all.list(self.tag, open);
+        }
+        self.is_over = true;
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        match self.own.take() {
+            Some(open) => open.end(open.until <= self.all.watch.seconds()),
+            None if !self.is_over => self.all.end(&self.tag, false),
+            None => {}
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch").field("is_listed", &self.own.is_none()).finish_non_exhaustive()
+    }
 }
 
 impl Default for OpenReservations {
@@ -47,20 +101,24 @@ impl Default for OpenReservations {
 
 impl OpenReservations {
     /// Returns whether it is new: a repeated reserve finds the reservation of the first.
-    pub(crate) fn begin(&self, tag: Tag, lease: Duration, meters: impl Iterator<Item = Arc<PolicyMeters>>) -> bool {
-        let now = self.watch.seconds();
-        let mut inner = self.inner.lock();
-        if inner.open.contains_key(&tag) {
+    pub(crate) fn begin(&self, tag: Tag, lease: Duration, meters: Counted) -> bool {
+        if self.inner.lock().open.contains_key(&tag) {
             return false;
         }
+        self.list(tag, Open::begin(self.watch.seconds() + lease.as_secs_f64(), meters));
+        true
+    }
+
+    fn list(&self, tag: Tag, open: Open) {
+        let mut inner = self.inner.lock();
         if inner.open.len() >= inner.look_at {
-            inner.end_leases(now);
+            inner.end_leases(self.watch.seconds());
             inner.look_at = (inner.open.len() * 2).max(FEW);
         }
-        let open = Open { until: now + lease.as_secs_f64(), meters: meters.collect() };
-        open.meters.iter().for_each(|meters| meters.open.increment(1.0));
-        inner.open.insert(tag, open);
-        true
+        if let Some(twin) = inner.open.insert(tag, open) {
+            // Two at the same time with the same key: it is one.
+            twin.meters.iter().for_each(|meters| meters.open.decrement(1.0));
+        }
     }
 
     /// `is_late`: the store said that the lease had run out.
@@ -91,6 +149,11 @@ impl Inner {
 }
 
 impl Open {
+    fn begin(until: f64, meters: Counted) -> Self {
+        meters.iter().for_each(|meters| meters.open.increment(1.0));
+        Self { until, meters }
+    }
+
     fn end(&self, is_late: bool) {
         for meters in &self.meters {
             meters.open.decrement(1.0);
@@ -119,7 +182,7 @@ mod tests {
     fn what_nobody_ends_is_not_kept_for_ever() {
         let open = OpenReservations::default();
         for i in 0..10 * FEW {
-            assert!(open.begin(tag(i), Duration::ZERO, std::iter::empty()));
+            assert!(open.begin(tag(i), Duration::ZERO, Counted::new()));
         }
         assert!(open.inner.lock().open.len() <= FEW + 1);
         open.end_leases();
@@ -130,9 +193,9 @@ mod tests {
     fn what_is_open_stays_however_many_there_are() {
         let open = OpenReservations::default();
         for i in 0..3 * FEW {
-            assert!(open.begin(tag(i), Duration::from_secs(600), std::iter::empty()));
+            assert!(open.begin(tag(i), Duration::from_secs(600), Counted::new()));
         }
-        assert!(!open.begin(tag(7), Duration::from_secs(600), std::iter::empty()), "it is the same one");
+        assert!(!open.begin(tag(7), Duration::from_secs(600), Counted::new()), "it is the same one");
         open.end_leases();
         assert_eq!(open.inner.lock().open.len(), 3 * FEW);
         (0..3 * FEW).for_each(|i| open.end(&tag(i), false));

@@ -2,21 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use axum::Json;
+use axum::body::Body;
 use axum::http::StatusCode;
-use axum::http::header::RETRY_AFTER;
+use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
 use sekisho::http::{retry_after_millis, retry_after_seconds};
 use sekisho::limits::{ChargeOutcome, Decision, Mode, ReservationId, Rule, RuleOutcome};
-use serde::Serialize;
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
+use smallvec::{SmallVec, smallvec};
 
 use crate::respond::Problem;
 
 /// The answer to a check, a peek, a reserve or an explain. Figures are whole numbers and never null.
-#[derive(Debug, Default, Serialize, JsonSchema)]
+#[derive(Debug, Default, JsonSchema)]
 #[schemars(rename = "Decision", example = Answer::example())]
 #[schemars(extend("oneOf" = [{ "required": ["rules"] }, { "required": ["charges"] }]))]
 pub(super) struct Answer<'a> {
@@ -49,7 +50,7 @@ pub(super) struct Answer<'a> {
 }
 
 /// The figures of one charge.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, JsonSchema)]
 #[schemars(rename = "ChargeFigures")]
 struct Charged<'a> {
     policy: &'a str,
@@ -62,11 +63,12 @@ struct Charged<'a> {
     /// Whether it would deny if it were not in shadow mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     would_deny: Option<bool>,
-    rules: Vec<Ruled<'a>>,
+    #[schemars(with = "Vec<Ruled<'a>>")]
+    rules: SmallVec<[Ruled<'a>; 2]>,
 }
 
 /// The figures of one rule.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "RuleFigures")]
 struct Ruled<'a> {
     name: &'a str,
@@ -89,8 +91,51 @@ struct Ruled<'a> {
     wait_ms: Option<u64>,
 }
 
+/// Written out because serde flattens by way of a map that it looks through for every field.
+impl Serialize for Answer<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        entry(&mut map, "status", self.status)?;
+        entry(&mut map, "allowed", self.allowed)?;
+        entry(&mut map, "degraded", self.degraded)?;
+        if let Some(one) = &self.one {
+            one.write(&mut map)?;
+        }
+        entry(&mut map, "charges", self.charges.as_ref())?;
+        entry(&mut map, "binding", self.binding)?;
+        entry(&mut map, "reservation", self.reservation.as_ref())?;
+        entry(&mut map, "expires_at", self.expires_at)?;
+        entry(&mut map, "retry_after_ms", self.retry_after_ms)?;
+        map.end()
+    }
+}
+
+impl Serialize for Charged<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.write(&mut map)?;
+        map.end()
+    }
+}
+
+impl Charged<'_> {
+    fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        entry(map, "policy", Some(self.policy))?;
+        entry(map, "subject", Some(self.subject))?;
+        entry(map, "endpoint", self.endpoint)?;
+        entry(map, "shadow", self.shadow)?;
+        entry(map, "would_deny", self.would_deny)?;
+        entry(map, "rules", Some(self.rules.as_slice()))
+    }
+}
+
+/// What is not known is not written.
+fn entry<M: SerializeMap>(map: &mut M, name: &'static str, value: Option<impl Serialize>) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
+}
+
 /// The answers to a batch.
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(rename = "CheckBatchResults")]
 pub(super) struct Results {
     /// In the order of the checks, each with a `status` of its own.
@@ -107,7 +152,7 @@ enum Outcome {
     Refused(Problem),
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, serde::Serialize, JsonSchema)]
 #[schemars(example = Settled { state: "settled", charged: BTreeMap::from([("requests".to_owned(), 1)]) })]
 pub(super) struct Settled {
     #[schemars(extend("const" = "settled"))]
@@ -116,7 +161,7 @@ pub(super) struct Settled {
     pub(super) charged: BTreeMap<String, u64>,
 }
 
-#[derive(Debug, Serialize, JsonSchema)]
+#[derive(Debug, serde::Serialize, JsonSchema)]
 pub(super) struct Released {
     #[schemars(extend("const" = "released"))]
     pub(super) state: &'static str,
@@ -158,7 +203,7 @@ impl<'a> Answer<'a> {
             retry_after_ms: 0,
             wait_ms: None,
         };
-        let (policy, subject, rules) = ("demo", "192.0.2.1", vec![rule]);
+        let (policy, subject, rules) = ("demo", "192.0.2.1", smallvec![rule]);
         let one = Charged { policy, subject, endpoint: None, shadow: None, would_deny: None, rules };
         Answer { allowed: Some(true), one: Some(one), binding: Some("minute"), ..Answer::default() }
     }
@@ -171,13 +216,19 @@ impl<'a> Answer<'a> {
 
     /// 200, or 429 with the same object.
     pub(super) fn response(self, decision: &Decision) -> Response {
-        match decision.retry_after() {
-            Some(wait) => {
-                let seconds = retry_after_seconds(wait).to_string();
-                (StatusCode::TOO_MANY_REQUESTS, [(RETRY_AFTER, seconds)], Json(self)).into_response()
-            }
-            None => Json(self).into_response(),
+        // More than most answers need, so that it is not moved as it grows.
+        let mut body = Vec::with_capacity(512);
+        if let Err(error) = serde_json::to_writer(&mut body, &self) {
+            tracing::error!(%error, "a decision could not be written as JSON");
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         }
+        let mut response = Response::new(Body::from(body));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(wait) = decision.retry_after() {
+            *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+            response.headers_mut().insert(RETRY_AFTER, retry_after_seconds(wait).into());
+        }
+        response
     }
 }
 

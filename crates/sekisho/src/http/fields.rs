@@ -45,7 +45,7 @@ pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
     let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
     // These, and what every answer has besides, at once.
     headers.reserve(8);
-    let mut values = Values::default();
+    let mut values = Values { text: String::with_capacity(128), ends: SmallVec::new() };
     if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
         values.add(LIMIT, |value| push_number(value, "", outcome.limit));
         values.add(REMAINING, |value| push_number(value, "", outcome.remaining));
@@ -70,7 +70,6 @@ pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
 }
 
 /// Values that share one piece of memory: every answer has them.
-#[derive(Default)]
 struct Values {
     text: String,
     ends: SmallVec<[(HeaderName, usize); 4]>,
@@ -78,7 +77,6 @@ struct Values {
 
 impl Values {
     fn add(&mut self, name: HeaderName, write: impl FnOnce(&mut String)) {
-        self.text.reserve(96);
         write(&mut self.text);
         self.ends.push((name, self.text.len()));
     }

@@ -1,16 +1,16 @@
 //! A held reservation as a value with one owner.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::decision::{Decision, Ended};
 use super::engine::settle_by;
 use super::fallback::end_of_unbacked;
 use super::policy::Cost;
-use super::reservation::{ReservationId, Tag};
+use super::reservation::{Held, ReservationId, Tag};
 use super::store::{End, EndHow, LimitStore, Target};
 use crate::clock::Timestamp;
 use crate::error::Error;
+use crate::open::{Counted, OpenReservations, Watch};
 
 /// The answer to a reserve.
 #[derive(Debug)]
@@ -25,42 +25,36 @@ pub enum Reserved {
 /// amounts: the call may have been made. If the whole process ends instead, the lease in the store does either.
 #[derive(Debug)]
 pub struct Admission {
-    id: ReservationId,
+    tag: Tag,
+    /// A caller's key made the tag, or its id was given out: others may end it as well.
+    is_shared: bool,
+    is_unbacked: bool,
     targets: Vec<Target>,
     expires_at: Timestamp,
     decision: Decision,
     store: Arc<dyn LimitStore>,
     /// What a drop asks of the store.
     on_drop: Option<EndHow>,
-    /// Told when this value ends, unless its id lives on.
-    watcher: Option<Watcher>,
-}
-
-struct Watcher(Box<dyn FnOnce() + Send + Sync>);
-
-impl fmt::Debug for Watcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Watcher")
-    }
+    /// Counts it for as long as it is open.
+    watch: Option<Watch>,
 }
 
 impl Admission {
     pub(super) fn new(
-        id: ReservationId,
+        (tag, is_shared): (Tag, bool),
         targets: Vec<Target>,
         expires_at: Timestamp,
         decision: Decision,
         store: Arc<dyn LimitStore>,
     ) -> Self {
-        Self { id, targets, expires_at, decision, store, on_drop: Some(EndHow::Release), watcher: None }
+        let is_unbacked = decision.degraded.is_some();
+        let on_drop = Some(EndHow::Release);
+        Self { tag, is_shared, is_unbacked, targets, expires_at, decision, store, on_drop, watch: None }
     }
 
-    pub(crate) fn when_it_ends(&mut self, watcher: impl FnOnce() + Send + Sync + 'static) {
-        self.watcher = Some(Watcher(Box::new(watcher)));
-    }
-
-    pub fn id(&self) -> &ReservationId {
-        &self.id
+    pub(crate) fn watched_by(&mut self, open: &Arc<OpenReservations>, meters: Counted) {
+        let lease = self.expires_at.since(self.decision.at);
+        self.watch = Some(Watch::begin(open, (self.tag.0, self.is_shared), lease, meters));
     }
 
     pub fn expires_at(&self) -> Timestamp {
@@ -86,8 +80,11 @@ impl Admission {
     /// Leaves the reservation to whoever settles it by its id: the lease is all that watches over it now.
     pub fn into_id(mut self) -> ReservationId {
         self.on_drop = None;
-        self.watcher = None;
-        self.id.clone()
+        if let Some(watch) = self.watch.take() {
+            watch.hand_over();
+        }
+        let held = self.targets.iter().map(Held::of).collect();
+        ReservationId { tag: self.tag, held, is_unbacked: self.is_unbacked }
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
@@ -103,9 +100,9 @@ impl Admission {
     /// Until the store has answered, a drop (the caller was cancelled) still does what was asked.
     async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
         self.on_drop = Some(how.clone());
-        let end = End { tag: self.id.tag, targets: self.targets.clone(), how };
+        let end = End { tag: self.tag, is_shared: self.is_shared, targets: self.targets.clone(), how };
         let answer = self.store.end(&end).await;
-        let outcome = if self.id.is_unbacked { end_of_unbacked(&end, answer)? } else { answer? };
+        let outcome = if self.is_unbacked { end_of_unbacked(&end, answer)? } else { answer? };
         self.on_drop = None;
         Ok(Ended::of(&end.targets, &outcome))
     }
@@ -115,43 +112,11 @@ impl Admission {
     }
 }
 
-/// A reservation that nobody has been told of yet. If its caller leaves meanwhile, or the answer is lost, the store may
-/// hold what nobody can end: it is released.
-pub(super) struct Unclaimed<'a> {
-    pub(super) tag: Tag,
-    pub(super) targets: Vec<Target>,
-    pub(super) store: &'a Arc<dyn LimitStore>,
-    pub(super) may_be_held: bool,
-}
-
-impl Unclaimed<'_> {
-    /// The store has answered, and the caller is there to hear it.
-    pub(super) fn claim<T>(mut self, answer: &Result<T, Error>) -> Vec<Target> {
-        if !matches!(answer, Err(Error::Unavailable { may_have_run: true, .. })) {
-            self.may_be_held = false;
-            return std::mem::take(&mut self.targets);
-        }
-        Vec::new()
-    }
-}
-
-impl Drop for Unclaimed<'_> {
-    fn drop(&mut self) {
-        if self.may_be_held {
-            let targets = std::mem::take(&mut self.targets);
-            self.store.end_later(End { tag: self.tag, targets, how: EndHow::Release });
-        }
-    }
-}
-
 impl Drop for Admission {
     fn drop(&mut self) {
         if let Some(how) = self.on_drop.take() {
             let targets = std::mem::take(&mut self.targets);
-            self.store.end_later(End { tag: self.id.tag, targets, how });
-        }
-        if let Some(watcher) = self.watcher.take() {
-            (watcher.0)();
+            self.store.end_later(End { tag: self.tag, is_shared: self.is_shared, targets, how });
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admission::{Admission, Reserved, Unclaimed};
+use super::admission::{Admission, Reserved};
 use super::decision::{ChargeOutcome, Decision, Ended};
 use super::fallback::end_of_unbacked;
 use super::policy::{Cost, Policy, check_lease};
@@ -107,36 +107,34 @@ impl Limits {
             None => self.shortest_lease(charges)?,
         };
         let demands = self.demands(charges)?;
-        let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target)).collect();
         let (tag, repeated) = match &options.idempotency_key {
-            Some(key) => (Tag::from_idempotency_key(check_key(key)?, held.iter()), true),
+            Some(key) => {
+                let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target)).collect();
+                (Tag::from_idempotency_key(check_key(key)?, held.iter()), true)
+            }
             None => (Tag::random(), false),
         };
         let targets = demands.iter().map(|demand| demand.target.clone()).collect();
-        // Whoever repeats a key may hold the same reservation already.
-        let unclaimed = Unclaimed { tag, targets, store: &self.store, may_be_held: !repeated };
         let kind = TakeKind::Reserve { tag, lease: micros(lease), repeated };
-        let answer = self.take(demands, kind).await;
-        let targets = unclaimed.claim(&answer);
-        let (expires_at, decision) = answer?;
+        let (expires_at, decision) = self.take(demands, kind).await?;
         if !decision.allowed {
             return Ok(Reserved::Denied(decision));
         }
-        let id = ReservationId { tag, held, is_unbacked: decision.degraded.is_some() };
         let expires_at = expires_at.unwrap_or(decision.at + lease);
-        Ok(Reserved::Admitted(Admission::new(id, targets, expires_at, decision, Arc::clone(&self.store))))
+        Ok(Reserved::Admitted(Admission::new((tag, repeated), targets, expires_at, decision, Arc::clone(&self.store))))
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
     pub async fn settle(&self, id: &ReservationId, actual: &Cost) -> Result<Ended, Error> {
         let targets = self.targets(id)?;
         let how = settle_by(&targets, actual)?;
-        self.end(id, End { tag: id.tag, targets, how }).await
+        self.end(id, End { tag: id.tag, is_shared: true, targets, how }).await
     }
 
     /// Gives everything back.
     pub async fn release(&self, id: &ReservationId) -> Result<Ended, Error> {
-        self.end(id, End { tag: id.tag, targets: self.targets(id)?, how: EndHow::Release }).await
+        let end = End { tag: id.tag, is_shared: true, targets: self.targets(id)?, how: EndHow::Release };
+        self.end(id, end).await
     }
 
     /// Every rule of one policy for one subject.
@@ -272,7 +270,7 @@ impl Limits {
 }
 
 impl Held {
-    fn of(target: &Target) -> Self {
+    pub(super) fn of(target: &Target) -> Self {
         let policy = target.policy.name().to_owned();
         Self { policy, subject: target.subject.clone(), endpoint: target.endpoint.clone() }
     }

@@ -4,6 +4,8 @@
 //! - `take` is atomic over all its charges: either every rule of every enforced charge admits and all are counted, or
 //!   nothing is counted at all. A store that cannot decide several subjects at once (Redis Cluster) may hold some of them
 //!   for a moment; it then denies others meanwhile, but admits nobody over.
+//! - A reserve whose caller goes away before it has the answer leaves nothing held, unless the tag is a caller's own: whoever
+//!   repeats a key may hold the same reservation already.
 //! - `end` is idempotent: the first call decides how a reservation ends, later ones are told.
 //! - A lease that has run out ends the reservation at that instant, whenever somebody looks.
 //! - The figures of an answer are those right after it, and the same on every store for the same history.
@@ -96,9 +98,20 @@ pub struct Taken {
     pub degraded: Option<Degraded>,
 }
 
+impl Take {
+    /// Gives back what this reserves, if nobody else can have been told of it.
+    pub(crate) fn undo(&self) -> Option<End> {
+        let TakeKind::Reserve { tag, repeated: false, .. } = self.kind else { return None };
+        let targets = self.demands.iter().map(|demand| demand.target.clone()).collect();
+        Some(End { tag, is_shared: false, targets, how: EndHow::Release })
+    }
+}
+
 #[derive(Debug, Clone)]
 pub struct End {
     pub(crate) tag: Tag,
+    /// Others may end it as well, and are then told how it ended.
+    pub(crate) is_shared: bool,
     pub targets: Vec<Target>,
     pub(crate) how: EndHow,
 }

@@ -305,7 +305,9 @@ fn end_one(
     let Some((hold, amounts)) = done else { return Ok(None) };
     let ending = if matches!(end.how, EndHow::Release) { Ending::Released } else { Ending::Settled };
     let ended = Ended { ending, expires: hold.expires, forget_at: now + policy.memory_of_ends(), amounts };
-    shard.remember(print, end.tag, ended.clone(), bound);
+    if end.is_shared {
+        shard.remember(print, end.tag, ended.clone(), bound);
+    }
     Ok(Some(ended))
 }
 

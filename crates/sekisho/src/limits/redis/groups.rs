@@ -6,10 +6,12 @@
 //! nobody is admitted over. Only a death between two confirmations leaves one subject charged and another not: there is no
 //! place in two slots at which both could be decided.
 
+use tokio::sync::oneshot;
+
 use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken, Target};
 use crate::limits::decision::RuleOutcome;
 use crate::limits::reservation::Tag;
-use crate::limits::store::End;
+use crate::limits::store::{End, LimitStore as _};
 
 /// Long enough for every group to get in, short enough that a crash in between is soon forgotten.
 const PROVISIONAL_LEASE: u64 = 5_000_000;
@@ -24,9 +26,18 @@ pub(super) async fn take(store: &RedisStore, take: &Take, groups: &[Vec<usize>])
     }
     // In a task of its own: a caller that goes away must not leave half of it.
     let (store, take, groups) = (store.clone(), take.clone(), groups.to_vec());
-    let whole = tokio::spawn(async move { hold_and_confirm(&store, &take, &groups).await });
-    whole.await.unwrap_or_else(|error| {
-        let reason = format!("the decision was interrupted: {error}");
+    let (answer, caller) = oneshot::channel();
+    tokio::spawn(async move {
+        let taken = hold_and_confirm(&store, &take, &groups).await;
+        // Nor all of it, if nobody is there any more to hear of it.
+        if let Err(Ok(_)) = answer.send(taken)
+            && let Some(undo) = take.undo()
+        {
+            store.end_later(undo);
+        }
+    });
+    caller.await.unwrap_or_else(|_| {
+        let reason = "the decision was interrupted".to_owned();
         Err(Error::Unavailable { reason, may_have_run: true })
     })
 }
@@ -38,7 +49,7 @@ async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]
         TakeKind::Check | TakeKind::Peek => (Tag::random(), PROVISIONAL_LEASE),
     };
     let targets: Vec<Target> = take.demands.iter().map(|demand| demand.target.clone()).collect();
-    let give_back = End { tag, targets, how: EndHow::Release };
+    let give_back = End { tag, is_shared: true, targets, how: EndHow::Release };
     for (i, members) in groups.iter().enumerate() {
         match store.take_group(take, members, Stage::Provisional { tag: tag.0, lease }).await {
             Ok(taken) if taken.allowed => merged.add(members, taken),

@@ -151,16 +151,25 @@ impl RedisStore {
         decode::compiled(&value, &demand.target.policy, when, is_reserve)
     }
 
+    /// A caller that goes away while the script is out never hears of what it holds: it is given back. The second call goes
+    /// out on the connection of the first, and so comes after it.
+    async fn unless_dropped<T>(&self, take: &Take, taking: impl Future<Output = T>) -> T {
+        let unclaimed = Unclaimed(self, take);
+        let answer = taking.await;
+        std::mem::forget(unclaimed);
+        answer
+    }
+
     /// What is rare has a box of its own: this future is made for every decision, and is as large as its largest branch.
     async fn take_all(&self, take: &Take) -> Result<Taken, Error> {
         if let [demand] = take.demands.as_slice()
-            && let Some(taken) = self.take_compiled(demand, take.kind).await?
+            && let Some(taken) = self.unless_dropped(take, self.take_compiled(demand, take.kind)).await?
         {
             return Ok(taken);
         }
         let groups = self.groups(take.demands.iter().map(|demand| &demand.target));
         match groups.as_slice() {
-            [members] => Box::pin(self.take_group(take, members, Stage::Whole)).await,
+            [members] => Box::pin(self.unless_dropped(take, self.take_group(take, members, Stage::Whole))).await,
             _ => Box::pin(groups::take(self, take, &groups)).await,
         }
     }
@@ -254,6 +263,16 @@ impl LimitStore for RedisStore {
                 );
                 Err(Invalid::new(format!("rules[{i}].key"), reason))
             }
+        }
+    }
+}
+
+struct Unclaimed<'a>(&'a RedisStore, &'a Take);
+
+impl Drop for Unclaimed<'_> {
+    fn drop(&mut self) {
+        if let Some(undo) = self.1.undo() {
+            self.0.end_later(undo);
         }
     }
 }
