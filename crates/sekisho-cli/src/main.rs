@@ -46,6 +46,8 @@ enum Command {
     Peek(commands::peek::PeekArgs),
     /// Forget all that is counted, held and overridden for one subject
     Reset(commands::reset::ResetArgs),
+    /// Show how many keys of which category the store holds, or one key
+    Stats(commands::stats::StatsArgs),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -91,6 +93,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Explain(args)) => commands::explain::run(&args),
         Some(Command::Peek(args)) => commands::peek::run(&args),
         Some(Command::Reset(args)) => commands::reset::run(&args),
+        Some(Command::Stats(args)) => commands::stats::run(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

@@ -80,6 +80,12 @@ fn it_serves_and_shows_what_it_counts() {
     let (code, out, _) = with(&["peek", "demo", "127.0.0.1", "--cost", "requests=5", "--json"]);
     assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["allowed"].clone()), (1, json!(false)));
 
+    let (code, out, _) = with(&["stats"]);
+    assert!(code == 0 && out.contains("1 keys") && out.contains("sekisho"), "{out}");
+    let (code, out, _) = with(&["stats", "--json", "--budget", "10"]);
+    assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["backend"].clone()), (0, json!("memory")), "{out}");
+    assert_eq!(with(&["stats", "no:such:key"]).0, 2);
+
     let (code, out, _) = with(&["reset", "demo", "127.0.0.1", "--json"]);
     assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["rules"][0]["used"].clone()), (0, json!(0)));
 

@@ -5,6 +5,7 @@
 mod api;
 mod app;
 mod auth;
+mod census;
 mod conduct;
 pub mod config;
 mod connection;

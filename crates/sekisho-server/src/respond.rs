@@ -76,6 +76,11 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found", "nothing is served at this path")
     }
 
+    pub(crate) fn no_such_key() -> Self {
+        let kind = "urn:sekisho:problem:unknown-key";
+        Self::new(StatusCode::NOT_FOUND, kind, "Unknown key", "the store has no such key; in memory nothing has a key")
+    }
+
     /// The router adds `Allow` where it knows it.
     pub(crate) fn method_not_allowed(allow: Option<String>) -> Self {
         let detail = "this path takes other methods";

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sekisho::backend::{Backend, BackendKind};
 use sekisho::clock::SystemClock;
+use sekisho::keyspace::Keyspace;
 use sekisho::limits::{Fallback, RedisStore};
 
 use crate::config::Config;
@@ -49,6 +50,7 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
         tracing::warn!(store = %url, reason = reason(error), "starting without the store; it is tried again");
     }
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
+    let keys = Keyspace::Redis(vec![store.redis().clone()]);
     let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::new(SystemClock::start()));
-    Ok(Backend { limits: Arc::new(limits), kind })
+    Ok(Backend { limits: Arc::new(limits), keys, kind })
 }

@@ -78,6 +78,7 @@ pub mod gate;
 pub mod http;
 pub mod identity;
 pub mod key;
+pub mod keyspace;
 pub mod limits;
 mod meters;
 mod open;

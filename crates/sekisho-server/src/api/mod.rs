@@ -8,6 +8,7 @@ mod object;
 mod operate;
 mod request;
 mod routes;
+mod stats;
 mod words;
 
 use std::sync::Arc;

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 use super::answer::{self, Released, Results, Settled};
 use super::operate::Policies;
 use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody, ReserveBody, SettleBody, TargetBody};
-use super::{decide, end, operate};
+use super::stats::{KeyQuery, KeyStats, Stats, StatsQuery};
+use super::{decide, end, operate, stats};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
@@ -150,6 +151,23 @@ fn operators() -> Vec<Route> {
             operate::policies,
             operation("policies", "What is configured")
                 .answers(Answer::new(StatusCode::OK, "Every policy.").json::<Policies>()),
+        ),
+        Route::get(
+            "/v1/stats/keys",
+            stats::keys,
+            operation("stats", "How many keys there are of which category")
+                .queries::<StatsQuery>()
+                .answers(Answer::new(StatusCode::OK, "All categories.").json::<Stats>())
+                .asks_the_store(),
+        ),
+        Route::get(
+            "/v1/stats/key",
+            stats::key,
+            operation("statsOfKey", "One key, without what is in it")
+                .queries::<KeyQuery>()
+                .answers(Answer::new(StatusCode::OK, "Its kind and figures.").json::<KeyStats>())
+                .fails(&[StatusCode::NOT_FOUND])
+                .asks_the_store(),
         ),
         Route::get(
             "/metrics",

@@ -39,6 +39,9 @@ words! {
     IdempotencyKey: { "type": "string", "minLength": 1, "maxLength": 256, "pattern": PART };
     /// The longest that the engine reads.
     ReservationText: { "type": "string", "minLength": 1, "maxLength": 32 * 1024, "pattern": "^[A-Za-z0-9_-]+$" };
+    /// A whole number; a query is text.
+    KeyBudget: { "type": "string", "pattern": "^[1-9][0-9]{0,7}$" };
+    KeyText: { "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$" };
     Address: { "type": "string", "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }] };
 }
 

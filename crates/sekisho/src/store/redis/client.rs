@@ -14,6 +14,7 @@ use super::{
     error::{Error, Failure},
     node::Node,
     script::{Job, Script},
+    server::Server,
     slots::key_slot,
     url,
 };
@@ -128,6 +129,19 @@ impl Redis {
                 tracing::debug!(%error, "a call in the background failed");
             }
         });
+    }
+
+    /// The servers that keys are on: the one, or every master of a Cluster as it is known now.
+    pub fn masters(&self) -> Vec<Server> {
+        match &self.inner.servers {
+            Servers::One(node) => vec![Server::new(node.clone())],
+            Servers::Many(cluster) => cluster.masters().into_iter().map(Server::new).collect(),
+        }
+    }
+
+    /// The server that `key` is on.
+    pub fn server_of(&self, key: &[u8]) -> Result<Server, Error> {
+        self.inner.owner(key_slot(key)).map(Server::new)
     }
 
     /// Sends a plain command to every master, for tests and checks, and returns their answers.
