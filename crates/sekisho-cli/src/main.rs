@@ -26,7 +26,7 @@ struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; allowed
-  1  denied (peek)
+  1  denied (peek); something is wrong (doctor)
   2  wrong usage, configuration or input
   3  the server cannot be reached, or it failed";
 
@@ -48,6 +48,8 @@ enum Command {
     Reset(commands::reset::ResetArgs),
     /// Show how many keys of which category the store holds, or one key
     Stats(commands::stats::StatsArgs),
+    /// Look for what is wrong with the Redis that a configuration names
+    Doctor(commands::doctor::DoctorArgs),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -94,6 +96,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Peek(args)) => commands::peek::run(&args),
         Some(Command::Reset(args)) => commands::reset::run(&args),
         Some(Command::Stats(args)) => commands::stats::run(&args),
+        Some(Command::Doctor(args)) => commands::doctor::run(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

@@ -11,6 +11,7 @@ pub mod config;
 mod connection;
 mod crowd;
 pub mod describe;
+mod doctor;
 pub mod envoy;
 mod facts;
 mod gateway;
@@ -26,6 +27,7 @@ mod socket;
 mod start;
 mod tls;
 
+pub use doctor::{CheckResult, Diagnosis, doctor};
 pub use live::Handle;
 pub use server::{Addresses, Server, stop_signal};
 pub use start::{StartError, open_store};

@@ -4,6 +4,7 @@ pub(crate) mod completions;
 pub(crate) mod config_check;
 pub(crate) mod config_init;
 pub(crate) mod config_schema;
+pub(crate) mod doctor;
 mod envoy_rules;
 pub(crate) mod explain;
 mod figures;

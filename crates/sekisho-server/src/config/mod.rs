@@ -171,6 +171,11 @@ impl Config {
         if elsewhere.is_empty() { Ok(config) } else { Err(ConfigError::all(elsewhere)) }
     }
 
+    /// Every Redis that is named, each once.
+    pub fn stores(&self) -> Vec<&StoreUrl> {
+        self.store.url.iter().collect()
+    }
+
     /// Lets variables override the file.
     pub fn with_environment(mut self, environment: &Environment) -> Result<Self, ConfigError> {
         let refuse = |name: &str, reason: String| ConfigError::plain(format!("{name}: {reason}"));

@@ -5,6 +5,8 @@
 
 mod category;
 #[cfg(feature = "redis")]
+pub mod doctor;
+#[cfg(feature = "redis")]
 mod key;
 #[cfg(feature = "redis")]
 mod survey;
