@@ -8,6 +8,7 @@ use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
 
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::envoy::Domain;
 use crate::gateway;
@@ -24,6 +25,7 @@ pub(crate) struct App {
     /// Kept when the configuration changes, and with it every count.
     pub(crate) backend: Backend,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) audit: Audit,
     pub(crate) meters: DoorMeters,
 }
 
@@ -82,8 +84,9 @@ impl App {
         if let Some(before) = before {
             gate = gate.in_place_of(before);
         }
+        let audit = Audit::open(&config.audit, Arc::clone(&metrics))?;
         let meters = DoorMeters::new(&metrics, &config);
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters }))
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -4,6 +4,7 @@
 
 mod api;
 mod app;
+mod audit;
 mod auth;
 mod census;
 mod conduct;

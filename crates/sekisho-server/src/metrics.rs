@@ -67,6 +67,8 @@ impl Default for Metrics {
             );
             describe_counter!("sekisho_config_reload_total", "Attempts to take up a changed configuration");
             describe_gauge!("sekisho_config_last_reload_success_timestamp_seconds", "When that last succeeded");
+            describe_counter!("sekisho_audit_failures_total", "Lines of the audit log that could not be written");
+            counter!("sekisho_audit_failures_total").increment(0);
             describe_gauge!("sekisho_keys", "Keys in the store by category, as last counted");
             describe_gauge!("sekisho_keys_memory_bytes", "What they take, estimated from a sample");
             describe_gauge!("sekisho_store_memory_bytes", "What the store takes in all, as it says");
@@ -96,6 +98,10 @@ impl Metrics {
                 gauge!("sekisho_config_last_reload_success_timestamp_seconds").set(at);
             }
         });
+    }
+
+    pub(crate) fn audit_failed(&self) {
+        self.collect(|| counter!("sekisho_audit_failures_total").increment(1));
     }
 
     /// What the store held when it was last looked at.

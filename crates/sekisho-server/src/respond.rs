@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use axum::body::Body;
 use axum::http::StatusCode;
-use axum::http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::limits::Ending;
@@ -79,6 +79,18 @@ impl Problem {
     pub(crate) fn no_such_key() -> Self {
         let kind = "urn:sekisho:problem:unknown-key";
         Self::new(StatusCode::NOT_FOUND, kind, "Unknown key", "the store has no such key; in memory nothing has a key")
+    }
+
+    /// An act without a line in the audit log is not done.
+    pub(crate) fn not_audited() -> Self {
+        let detail = "this could not be written to the audit log, and was not done";
+        let kind = "urn:sekisho:problem:not-audited";
+        let problem = http::Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, "Not audited", detail);
+        Self(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")))
+    }
+
+    pub(crate) fn status_code(&self) -> u16 {
+        self.0.status().as_u16()
     }
 
     /// The router adds `Allow` where it knows it.

@@ -1,6 +1,7 @@
 //! What is needed before anything can be served: a store, and addresses that may be opened.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sekisho::backend::{Backend, BackendKind};
@@ -20,6 +21,10 @@ pub enum StartError {
     Store { url: String, reason: String },
     #[error("cannot listen on {address} ({name}): {error}")]
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
+    #[error("the audit log {} cannot be opened: {error}", file.display())]
+    Audit { file: PathBuf, error: std::io::Error },
+    #[error("the audit log cannot be written, so that the configuration is not changed")]
+    NotAudited,
     #[error("`{name}` cannot be used: {reason}")]
     Certificate { name: &'static str, reason: String },
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]

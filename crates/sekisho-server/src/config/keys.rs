@@ -132,7 +132,7 @@ const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields()
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 13] = [
+pub(super) static ALL: [&Section; 14] = [
     &ROOT,
     &TLS,
     &GRPC_TLS,
@@ -140,6 +140,7 @@ pub(super) static ALL: [&Section; 13] = [
     &STORE,
     &MEMORY,
     &AUTH,
+    &AUDIT,
     &POLICIES,
     &RULES,
     &ROUTES,
@@ -195,6 +196,7 @@ pub(super) static ROOT: Section = section(
         key("policies", Kind::Named(&POLICIES), "what is limited, and how"),
         key("routes", Kind::List(&ROUTES), "what the gateway serves; the first match wins"),
         key("auth", Kind::One(&AUTH), "what `/auth/nginx` and `/auth/forward` check"),
+        key("audit", Kind::One(&AUDIT), "where acts of operators are written"),
         key("domains", Kind::Texts, "files of Envoy's rate-limit service, beside this file or with a path")
             .or(Fallback::Texts(&[])),
     ],
@@ -289,6 +291,16 @@ pub(super) static MEMORY: Section = section(
 
 pub(super) static AUTH: Section =
     section("auth", &[key("policy", Kind::Text, "what is charged. It needs a `subject`").needed()]);
+
+pub(super) static AUDIT: Section = section(
+    "audit",
+    &[key(
+        "to",
+        Kind::Text,
+        "`log` (the log, under the target `audit`), `stderr` (lines of JSON), or a file to which such lines are appended, beside this file or with a path",
+    )
+    .or(Fallback::Text("log"))],
+);
 
 pub(super) static POLICIES: Section = section(
     "policies",

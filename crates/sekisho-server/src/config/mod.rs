@@ -1,5 +1,6 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
+mod audit;
 mod connections;
 mod domain;
 pub mod env;
@@ -28,6 +29,7 @@ use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
 use crate::envoy::Domain;
+pub use audit::AuditTo;
 pub use connections::Connections;
 pub use domain::read_domains;
 use env::Environment;
@@ -84,6 +86,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What `/auth/nginx` and `/auth/forward` check.
     pub auth: Option<AuthConfig>,
+    /// Where acts of operators are written.
+    pub audit: AuditTo,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -125,6 +129,7 @@ impl Default for Config {
             policies: Vec::new(),
             routes: Vec::new(),
             auth: None,
+            audit: AuditTo::Log,
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -163,6 +168,7 @@ impl Config {
             *file = folder.join(&*file);
             config.files.push(file.clone());
         }
+        config.audit.place_in(folder);
         let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
         if !reader.problems.is_empty() {
             let here = ConfigError::in_file(name, text, reader.problems);
@@ -278,6 +284,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("auth") {
         config.auth = read_auth(reader, node, &config.policies, &named);
+    }
+    if let Some(to) = fields.take("audit").and_then(|node| audit::read(reader, node)) {
+        config.audit = to;
     }
     Some(config)
 }

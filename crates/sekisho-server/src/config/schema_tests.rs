@@ -67,6 +67,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "connections": { "max": 10 },
         "memory": { "subjects": 10 },
         "auth": { "policy": "p" },
+        "audit": { "to": "stderr" },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -78,6 +79,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("connections", "/connections"),
         ("memory", "/memory"),
         ("auth", "/auth"),
+        ("audit", "/audit"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),
