@@ -81,6 +81,7 @@ pub mod key;
 pub mod limits;
 mod meters;
 mod open;
+pub mod revocation;
 pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
