@@ -83,6 +83,8 @@ mod meters;
 mod open;
 pub mod revocation;
 pub mod store;
+#[cfg(feature = "tokens")]
+pub mod tokens;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -67,6 +67,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "connections": { "max": 10 },
         "memory": { "subjects": 10 },
         "auth": { "policy": "p" },
+        "tokens": { "issuers": [{ "iss": "https://auth.example", "algorithms": ["RS256"], "jwks": "keys.json" }] },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -78,6 +79,8 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("connections", "/connections"),
         ("memory", "/memory"),
         ("auth", "/auth"),
+        ("tokens", "/tokens"),
+        ("issuers", "/tokens/issuers/0"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),
