@@ -156,6 +156,20 @@ impl Problem {
         Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sekisho\"")))
     }
 
+    /// The caller has not shown who it is; `was_refused` if what it showed was not accepted. Why is for the log.
+    pub(crate) fn unauthenticated(was_refused: bool) -> Self {
+        let detail = "send a valid access token as `Authorization: Bearer …`";
+        let problem = http::Problem::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail);
+        // RFC 6750, 3.1: who has sent nothing is not told of an error.
+        let challenge =
+            if was_refused { "Bearer realm=\"sekisho\", error=\"invalid_token\"" } else { "Bearer realm=\"sekisho\"" };
+        Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge)))
+    }
+
+    pub(crate) fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "about:blank", "Forbidden", detail)
+    }
+
     /// The same over gRPC, which knows no bodies of errors.
     pub(crate) fn to_status(&self) -> tonic::Status {
         let code = match self.0.status() {

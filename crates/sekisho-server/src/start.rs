@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sekisho::backend::{Backend, BackendKind};
-use sekisho::clock::SystemClock;
+use sekisho::clock::{Clock, SystemClock};
 use sekisho::keyspace::Keyspace;
 use sekisho::limits::{Fallback, RedisStore};
+use sekisho::revocation::Revocations;
 
 use crate::config::Config;
 
@@ -27,6 +28,8 @@ pub enum StartError {
     NotAudited,
     #[error("`{name}` cannot be used: {reason}")]
     Certificate { name: &'static str, reason: String },
+    #[error("the tokens of {iss} cannot be verified: {reason}")]
+    Keys { iss: String, reason: String },
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(
@@ -55,7 +58,9 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
         tracing::warn!(store = %url, reason = reason(error), "starting without the store; it is tried again");
     }
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let keys = Keyspace::Redis(vec![store.redis().clone()]);
-    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::new(SystemClock::start()));
-    Ok(Backend { limits: Arc::new(limits), keys, kind })
+    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
+    let revocations = Revocations::memory(Arc::clone(&clock));
+    Ok(Backend { limits: Arc::new(limits), revocations, keys, clock, kind })
 }

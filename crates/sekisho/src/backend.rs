@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::keyspace::Keyspace;
-#[cfg(feature = "redis")]
-use crate::limits::RedisStore;
 use crate::limits::{Capacity, LimitStore, MemoryStore};
+use crate::revocation::Revocations;
 
 /// Where everything is kept.
 #[derive(Debug, Clone)]
 pub struct Backend {
     pub limits: Arc<dyn LimitStore>,
+    pub revocations: Revocations,
     /// All that is kept there, to look at.
     pub keys: Keyspace,
+    /// What tokens and sessions are dated by; a store may have its own.
+    pub clock: Arc<dyn Clock>,
     pub kind: BackendKind,
 }
 
@@ -35,20 +37,15 @@ impl BackendKind {
 }
 
 impl Backend {
-    /// Everything on the Redis that `store` decides on.
-    #[cfg(feature = "redis")]
-    pub fn redis(store: RedisStore) -> Self {
-        let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
-        Self { keys: Keyspace::Redis(vec![store.redis().clone()]), limits: Arc::new(store), kind }
-    }
-
     /// Everything in this process.
     pub fn memory(capacity: Capacity) -> Self {
         Self::memory_on(capacity, Arc::new(SystemClock::start()))
     }
 
     pub fn memory_on(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
-        let limits = MemoryStore::new(capacity, clock);
-        Self { keys: Keyspace::Memory(limits.clone()), limits: Arc::new(limits), kind: BackendKind::Memory }
+        let revocations = Revocations::memory(Arc::clone(&clock));
+        let limits = MemoryStore::new(capacity, Arc::clone(&clock));
+        let keys = Keyspace::Memory(limits.clone());
+        Self { limits: Arc::new(limits), revocations, keys, clock, kind: BackendKind::Memory }
     }
 }

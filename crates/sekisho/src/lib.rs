@@ -82,7 +82,10 @@ pub mod keyspace;
 pub mod limits;
 mod meters;
 mod open;
+pub mod revocation;
 pub mod store;
+#[cfg(feature = "tokens")]
+pub mod tokens;
 #[cfg(feature = "tower")]
 pub mod tower;
 

@@ -17,7 +17,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Router, serve};
-use sekisho::backend::Backend;
+use sekisho::backend::{Backend, BackendKind};
 use sekisho::gate::Gate;
 use sekisho::identity::{SubjectPart, SubjectSpec};
 use sekisho::limits::{Capacity, Cost, Limits, Policy, RedisStore, Rule};
@@ -29,7 +29,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let listener = TcpListener::bind(args.next().as_deref().unwrap_or("127.0.0.1:3000")).await?;
     let backend = match args.next() {
-        Some(url) => Backend::redis(RedisStore::connect(&url, Duration::from_millis(500), None).await?),
+        Some(url) => {
+            let store = RedisStore::connect(&url, Duration::from_millis(500), None).await?;
+            let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
+            Backend { limits: Arc::new(store), kind, ..Backend::memory(Capacity::default()) }
+        }
         None => Backend::memory(Capacity::default()),
     };
     println!("listening on http://{}", listener.local_addr()?);

@@ -16,6 +16,7 @@ mod rule;
 mod schema;
 mod secret;
 mod tls;
+mod tokens;
 mod tree;
 pub(crate) mod units;
 mod warnings;
@@ -43,6 +44,7 @@ pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
 pub use tls::TlsConfig;
+pub use tokens::{Credential, IssuerConfig, KeySource, TokensConfig};
 use tree::{Node, Value};
 
 const FORWARDED_BY: [(&str, ForwardedBy); 2] =
@@ -88,6 +90,8 @@ pub struct Config {
     pub auth: Option<AuthConfig>,
     /// Where acts of operators are written.
     pub audit: AuditTo,
+    /// Whose tokens are believed.
+    pub tokens: TokensConfig,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -99,6 +103,8 @@ pub struct Config {
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
     pub policy: String,
+    /// What callers have to show, all of it.
+    pub require: Vec<Credential>,
 }
 
 #[derive(Debug, Clone)]
@@ -130,6 +136,7 @@ impl Default for Config {
             routes: Vec::new(),
             auth: None,
             audit: AuditTo::Log,
+            tokens: TokensConfig::default(),
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -164,7 +171,8 @@ impl Config {
         let root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
-        for file in config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files) {
+        let tls = config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files);
+        for file in tls.chain(config.tokens.files()) {
             *file = folder.join(&*file);
             config.files.push(file.clone());
         }
@@ -210,6 +218,8 @@ impl Config {
                 secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
             }
         }
+        let secrets = self.tokens.take_secrets(|name| environment.get(name));
+        secrets.map_err(|(name, reason)| refuse(&name, reason))?;
         self.api_token = environment.api_token().map(|token| Secret::new(token.to_owned()));
         Ok(self)
     }
@@ -279,11 +289,14 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("usage_policy") {
         config.usage_policy = read_usage_policy(reader, node, &named);
     }
+    if let Some(node) = fields.take("tokens") {
+        config.tokens = tokens::read(reader, node).unwrap_or_default();
+    }
     if let Some(node) = fields.take("routes") {
-        config.routes = route::read_all(reader, node, &config.policies, &named);
+        config.routes = route::read_all(reader, node, &config.policies, &named, &config.tokens);
     }
     if let Some(node) = fields.take("auth") {
-        config.auth = read_auth(reader, node, &config.policies, &named);
+        config.auth = read_auth(reader, node, &config.policies, &named, &config.tokens);
     }
     if let Some(to) = fields.take("audit").and_then(|node| audit::read(reader, node)) {
         config.audit = to;
@@ -291,14 +304,21 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     Some(config)
 }
 
-fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {
+fn read_auth(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &[PolicyConfig],
+    named: &[&str],
+    tokens: &TokensConfig,
+) -> Option<AuthConfig> {
     let fields = reader.fields(node, "auth", &keys::AUTH)?;
     let Some(node) = fields.peek("policy") else {
         reader.complain(fields.at, "`policy` is missing: it says what is charged");
         return None;
     };
-    let policy = policy::named_with_subject(reader, node, policies, named)?;
-    Some(AuthConfig { policy: policy.policy.name().to_owned() })
+    let policy = policy::named_with_subject(reader, node, policies, named);
+    let require = tokens::read_require(reader, &fields, tokens);
+    Some(AuthConfig { policy: policy?.policy.name().to_owned(), require: require? })
 }
 
 fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {

@@ -68,6 +68,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "memory": { "subjects": 10 },
         "auth": { "policy": "p" },
         "audit": { "to": "stderr" },
+        "tokens": { "issuers": [{ "iss": "https://auth.example", "algorithms": ["RS256"], "jwks": "keys.json" }] },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -80,6 +81,8 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("memory", "/memory"),
         ("auth", "/auth"),
         ("audit", "/audit"),
+        ("tokens", "/tokens"),
+        ("issuers", "/tokens/issuers/0"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),

@@ -17,6 +17,7 @@ mod node;
 mod script;
 mod server;
 mod slots;
+pub(crate) mod tracking;
 mod url;
 
 pub use client::{Options, Redis};
