@@ -81,6 +81,7 @@ pub mod key;
 pub mod limits;
 mod meters;
 mod open;
+pub mod sessions;
 pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
