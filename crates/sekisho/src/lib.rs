@@ -83,6 +83,7 @@ pub mod limits;
 mod meters;
 mod open;
 pub mod revocation;
+pub mod sessions;
 pub mod store;
 #[cfg(feature = "tokens")]
 pub mod tokens;
