@@ -46,6 +46,9 @@ enum Command {
     Peek(commands::peek::PeekArgs),
     /// Forget all that is counted, held and overridden for one subject
     Reset(commands::reset::ResetArgs),
+    /// Look at a user's sessions, and end them
+    #[command(subcommand)]
+    Sessions(SessionsCommand),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -66,6 +69,14 @@ enum ConfigCommand {
 enum ImportCommand {
     /// Files of Envoy's rate-limit service
     Envoy(commands::import_envoy::ImportArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum SessionsCommand {
+    /// Those of a user that are known and alive
+    List(commands::sessions::ListArgs),
+    /// End one, all, or all but one
+    End(commands::sessions::EndArgs),
 }
 
 /// Where the running server is, and how to print its answers.
@@ -91,6 +102,8 @@ fn main() -> std::process::ExitCode {
         Some(Command::Explain(args)) => commands::explain::run(&args),
         Some(Command::Peek(args)) => commands::peek::run(&args),
         Some(Command::Reset(args)) => commands::reset::run(&args),
+        Some(Command::Sessions(SessionsCommand::List(args))) => commands::sessions::list(&args),
+        Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

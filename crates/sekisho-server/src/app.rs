@@ -7,6 +7,7 @@ use sekisho::Error;
 use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
+use sekisho::sessions::Sessions;
 
 use crate::config::Config;
 use crate::envoy::Domain;
@@ -25,6 +26,7 @@ pub(crate) struct App {
     pub(crate) backend: Backend,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) meters: DoorMeters,
+    pub(crate) sessions: Sessions,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -83,7 +85,8 @@ impl App {
             gate = gate.in_place_of(before);
         }
         let meters = DoorMeters::new(&metrics, &config);
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters }))
+        let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters, sessions }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

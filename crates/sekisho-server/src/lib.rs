@@ -8,6 +8,7 @@ mod auth;
 mod conduct;
 pub mod config;
 mod connection;
+mod cookie;
 mod crowd;
 pub mod describe;
 pub mod envoy;

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sekisho::backend::{Backend, BackendKind};
-use sekisho::clock::SystemClock;
+use sekisho::clock::{Clock, SystemClock};
 use sekisho::limits::{Fallback, RedisStore};
+use sekisho::sessions::{self, SessionStore};
 
-use crate::config::Config;
+use crate::config::{Config, StoreUrl};
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -38,17 +39,43 @@ pub enum StartError {
 /// Opens what the configuration names: memory, or a Redis. A Redis that does not answer yet keeps nothing from starting:
 /// `/readyz` says so, and it is tried again until it does.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let sessions = open_sessions(config, &clock).await?;
     let Some(url) = &config.store.url else {
-        return Ok(Backend::memory(config.memory));
+        return Ok(Backend { sessions, ..Backend::memory_on(config.memory, clock) });
     };
-    // The error is the client library's, and could quote the URL it was given.
-    let reason = |error: sekisho::Error| error.to_string().replace(url.expose(), &url.to_string());
     let started = RedisStore::start(url.expose(), config.store.timeout, None).await;
-    let (store, first) = started.map_err(|error| StartError::Store { url: url.to_string(), reason: reason(error) })?;
-    if let Err(error) = first {
-        tracing::warn!(store = %url, reason = reason(error), "starting without the store; it is tried again");
-    }
+    let (store, first) = started.map_err(|error| unusable(url, &error))?;
+    warn_if_away(url, first);
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
-    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::new(SystemClock::start()));
-    Ok(Backend { limits: Arc::new(limits), kind })
+    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
+    Ok(Backend { limits: Arc::new(limits), sessions, clock, kind })
+}
+
+/// Sessions have a connection of their own, so that a flood of checks is not in their way, nor they in its.
+async fn open_sessions(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dyn SessionStore>, StartError> {
+    let own = config.sessions.store.as_ref();
+    let Some(url) = own.map_or(config.store.url.as_ref(), |store| Some(&store.url)) else {
+        return Ok(Arc::new(sessions::MemoryStore::new(Arc::clone(clock))));
+    };
+    let timeout = own.map_or(config.store.timeout, |store| store.timeout);
+    let started = sessions::RedisStore::start(url.expose(), timeout, None).await;
+    let (store, first) = started.map_err(|error| unusable(url, &error))?;
+    warn_if_away(url, first);
+    Ok(Arc::new(store))
+}
+
+fn unusable(url: &StoreUrl, error: &sekisho::Error) -> StartError {
+    StartError::Store { url: url.to_string(), reason: reason(url, error) }
+}
+
+fn warn_if_away(url: &StoreUrl, first: Result<(), sekisho::Error>) {
+    if let Err(error) = first {
+        tracing::warn!(store = %url, reason = reason(url, &error), "starting without the store; it is tried again");
+    }
+}
+
+/// The error is the client library's, and could quote the URL it was given.
+fn reason(url: &StoreUrl, error: &sekisho::Error) -> String {
+    error.to_string().replace(url.expose(), &url.to_string())
 }

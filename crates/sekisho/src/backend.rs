@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{Capacity, LimitStore, MemoryStore};
+use crate::sessions::{self, SessionStore};
 
 /// Where everything is kept.
 #[derive(Debug, Clone)]
 pub struct Backend {
     pub limits: Arc<dyn LimitStore>,
+    pub sessions: Arc<dyn SessionStore>,
+    /// What tokens and sessions are dated by; a store may have its own.
+    pub clock: Arc<dyn Clock>,
     pub kind: BackendKind,
 }
 
@@ -36,6 +40,8 @@ impl Backend {
     }
 
     pub fn memory_on(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
-        Self { limits: Arc::new(MemoryStore::new(capacity, clock)), kind: BackendKind::Memory }
+        let sessions = Arc::new(sessions::MemoryStore::new(Arc::clone(&clock)));
+        let limits = Arc::new(MemoryStore::new(capacity, Arc::clone(&clock)));
+        Self { limits, sessions, clock, kind: BackendKind::Memory }
     }
 }

@@ -6,7 +6,7 @@
 
 use sekisho::limits::MAX_AMOUNT;
 
-use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule};
+use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, sessions};
 
 /// One kind of mapping in a configuration.
 #[derive(Debug)]
@@ -127,12 +127,13 @@ const ALGORITHM_WORDS: [&str; 10] = words(&rule::Algorithm::ALL);
 const VARIANT_WORDS: [&str; 2] = words(&rule::VARIANTS);
 const BUCKET_MODE_WORDS: [&str; 2] = words(&rule::BUCKET_MODES);
 const PERIOD_WORDS: [&str; 4] = words(&rule::PERIODS);
+const SAME_SITE_WORDS: [&str; 3] = words(&sessions::SAME_SITE);
 const RELEASE_ON_WORDS: [&str; 4] = words(&forward::RELEASE_ON);
 const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields();
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 13] = [
+pub(super) static ALL: [&Section; 16] = [
     &ROOT,
     &TLS,
     &GRPC_TLS,
@@ -140,6 +141,9 @@ pub(super) static ALL: [&Section; 13] = [
     &STORE,
     &MEMORY,
     &AUTH,
+    &SESSIONS,
+    &SESSION_STORE,
+    &COOKIE,
     &POLICIES,
     &RULES,
     &ROUTES,
@@ -195,6 +199,7 @@ pub(super) static ROOT: Section = section(
         key("policies", Kind::Named(&POLICIES), "what is limited, and how"),
         key("routes", Kind::List(&ROUTES), "what the gateway serves; the first match wins"),
         key("auth", Kind::One(&AUTH), "what `/auth/nginx` and `/auth/forward` check"),
+        key("sessions", Kind::One(&SESSIONS), "how long they live, and where they are kept"),
         key("domains", Kind::Texts, "files of Envoy's rate-limit service, beside this file or with a path")
             .or(Fallback::Texts(&[])),
     ],
@@ -289,6 +294,45 @@ pub(super) static MEMORY: Section = section(
 
 pub(super) static AUTH: Section =
     section("auth", &[key("policy", Kind::Text, "what is charged. It needs a `subject`").needed()]);
+
+pub(super) static SESSIONS: Section = section(
+    "sessions",
+    &[
+        key("ttl", Kind::Duration, "how long a session lives that nobody touches, 1s to 366d").or(Fallback::Text("1h")),
+        key(
+            "max_lifetime",
+            Kind::Duration,
+            "how long it lives at most, touched or not, counted from its `created_at`; at least `ttl`, at most 366d",
+        )
+        .or(Fallback::Text("24h")),
+        key("max_per_user", Kind::Whole(1, 1_000_000), "how many a user may have; one more ends the oldest")
+            .or(Fallback::Words("no bound")),
+        key("store", Kind::One(&SESSION_STORE), "a Redis of their own").or(Fallback::Words("the `store` of all")),
+        key("cookie", Kind::One(&COOKIE), "what browsers carry"),
+    ],
+);
+
+pub(super) static SESSION_STORE: Section = section(
+    "session_store",
+    &[
+        key("url", Kind::Text, "as in `store`").needed(),
+        key("timeout", Kind::Duration, "no call waits longer, 1ms to 60s").or(Fallback::Words("that of `store`")),
+    ],
+);
+
+pub(super) static COOKIE: Section = section(
+    "cookie",
+    &[
+        key(
+            "name",
+            Kind::Text,
+            "with `__Host-` before it browsers take the cookie only over TLS and from this host. The cookie is `Secure`, `HttpOnly` and of `Path=/` whatever its name",
+        )
+        .or(Fallback::Text("__Host-session")),
+        key("same_site", Kind::Choice(&SAME_SITE_WORDS), "which requests of other sites carry it: of `lax`, links only")
+            .or(Fallback::Text("lax")),
+    ],
+);
 
 pub(super) static POLICIES: Section = section(
     "policies",

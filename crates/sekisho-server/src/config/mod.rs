@@ -14,6 +14,7 @@ mod route;
 mod rule;
 mod schema;
 mod secret;
+mod sessions;
 mod tls;
 mod tree;
 pub(crate) mod units;
@@ -40,6 +41,7 @@ use read::Reader;
 pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
+pub use sessions::{CookieConfig, SameSite, SessionStoreConfig, SessionsConfig};
 pub use tls::TlsConfig;
 use tree::{Node, Value};
 
@@ -84,6 +86,7 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What `/auth/nginx` and `/auth/forward` check.
     pub auth: Option<AuthConfig>,
+    pub sessions: SessionsConfig,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -125,6 +128,7 @@ impl Default for Config {
             policies: Vec::new(),
             routes: Vec::new(),
             auth: None,
+            sessions: SessionsConfig::default(),
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -273,6 +277,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("auth") {
         config.auth = read_auth(reader, node, &config.policies, &named);
+    }
+    if let Some(node) = fields.take("sessions") {
+        config.sessions = sessions::read(reader, node, config.store.timeout);
     }
     Some(config)
 }

@@ -67,6 +67,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "connections": { "max": 10 },
         "memory": { "subjects": 10 },
         "auth": { "policy": "p" },
+        "sessions": { "ttl": "1h", "store": { "url": "redis://127.0.0.1" }, "cookie": { "name": "__Host-s" } },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -78,6 +79,9 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("connections", "/connections"),
         ("memory", "/memory"),
         ("auth", "/auth"),
+        ("sessions", "/sessions"),
+        ("session_store", "/sessions/store"),
+        ("cookie", "/sessions/cookie"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),
