@@ -50,6 +50,9 @@ enum Command {
     Stats(commands::stats::StatsArgs),
     /// Look for what is wrong with the Redis that a configuration names
     Doctor(commands::doctor::DoctorArgs),
+    /// Look at a user's sessions, and end them
+    #[command(subcommand)]
+    Sessions(SessionsCommand),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -70,6 +73,14 @@ enum ConfigCommand {
 enum ImportCommand {
     /// Files of Envoy's rate-limit service
     Envoy(commands::import_envoy::ImportArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum SessionsCommand {
+    /// Those of a user that are known and alive
+    List(commands::sessions::ListArgs),
+    /// End one, all, or all but one
+    End(commands::sessions::EndArgs),
 }
 
 /// Where the running server is, and how to print its answers.
@@ -97,6 +108,8 @@ fn main() -> std::process::ExitCode {
         Some(Command::Reset(args)) => commands::reset::run(&args),
         Some(Command::Stats(args)) => commands::stats::run(&args),
         Some(Command::Doctor(args)) => commands::doctor::run(&args),
+        Some(Command::Sessions(SessionsCommand::List(args))) => commands::sessions::list(&args),
+        Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

@@ -100,6 +100,37 @@ fn it_serves_and_shows_what_it_counts() {
 }
 
 #[test]
+fn sessions_are_listed_and_ended() {
+    let serving = Serving::start(&[], &[]);
+    let api = ["--api", serving.api.as_str()];
+    let with = |args: &[&str]| run(&[args, &api].concat());
+    let login = |sid: &str| {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let url = format!("{}/v1/sessions/a%2Fb/{sid}", serving.api);
+        let session = json!({ "user_agent": "curl", "access_token": "secret" });
+        assert_eq!(agent.put(url).send_json(session).unwrap().status(), 200);
+    };
+    ["one", "two", "three"].map(login);
+    let (code, out, _) = with(&["sessions", "list", "a/b"]);
+    assert!(code == 0 && out.contains("two") && out.contains("curl") && !out.contains("secret"), "{out}");
+    let known = || {
+        let (code, out, _) = with(&["sessions", "list", "a/b", "--json"]);
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(code, 0);
+        answer["sessions"].as_array().unwrap().len()
+    };
+    assert_eq!(known(), 3);
+    assert_eq!(with(&["sessions", "end", "a/b", "one"]).1, "the session has ended\n");
+    assert_eq!(known(), 2);
+    assert_eq!(with(&["sessions", "end", "a/b", "--except", "two"]).1, "all other sessions have ended\n");
+    assert_eq!(known(), 1);
+    assert_eq!(with(&["sessions", "end", "a/b"]).1, "all sessions and tokens have ended\n");
+    assert_eq!(known(), 0);
+    let (code, _, err) = with(&["sessions", "list", "a:b"]);
+    assert!(code == 2 && err.contains("`user`"), "{err}");
+}
+
+#[test]
 fn a_token_goes_along() {
     let token = [("SEKISHO_API_TOKEN", "s3cret")];
     let serving = Serving::start(&[], &token);

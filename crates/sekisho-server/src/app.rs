@@ -7,6 +7,7 @@ use sekisho::Error;
 use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
+use sekisho::sessions::Sessions;
 use sekisho::tokens::Verifier;
 
 use crate::audit::Audit;
@@ -31,6 +32,7 @@ pub(crate) struct App {
     pub(crate) meters: DoorMeters,
     /// None where nobody's tokens are believed.
     pub(crate) tokens: Option<Verifier>,
+    pub(crate) sessions: Sessions,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -91,7 +93,8 @@ impl App {
         let audit = Audit::open(&config.audit, Arc::clone(&metrics))?;
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens }))
+        let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -11,6 +11,7 @@ mod census;
 mod conduct;
 pub mod config;
 mod connection;
+mod cookie;
 mod crowd;
 pub mod describe;
 mod doctor;

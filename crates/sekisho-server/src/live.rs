@@ -144,6 +144,8 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     keep("grpc", config.grpc == old.grpc);
     keep("store", format!("{:?}", config.store) == format!("{:?}", old.store));
     keep("memory", format!("{:?}", config.memory) == format!("{:?}", old.memory));
+    keep("sessions.store", format!("{:?}", config.sessions.store) == format!("{:?}", old.sessions.store));
+    config.sessions.store = old.sessions.store.clone();
     (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
     (config.store, config.memory) = (old.store.clone(), old.memory);
     kept

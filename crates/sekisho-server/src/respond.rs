@@ -72,6 +72,25 @@ impl Problem {
         )
     }
 
+    /// Ended, run out or never there: who asks is not told which.
+    pub(crate) fn no_session() -> Self {
+        let kind = "urn:sekisho:problem:no-session";
+        Self::new(StatusCode::NOT_FOUND, kind, "No such session", "there is no such session, or it has ended")
+    }
+
+    /// It was to be stored again.
+    pub(crate) fn session_ended() -> Self {
+        let kind = "urn:sekisho:problem:session-ended";
+        let detail = "a session of this id has ended, or one that began then may no longer be stored; log in again";
+        Self::new(StatusCode::CONFLICT, kind, "The session has ended", detail)
+    }
+
+    pub(crate) fn session_changed() -> Self {
+        let kind = "urn:sekisho:problem:session-changed";
+        let detail = "the session is not what `If-Match` says any more; read it again";
+        Self::new(StatusCode::PRECONDITION_FAILED, kind, "The session has changed", detail)
+    }
+
     pub(crate) fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found", "nothing is served at this path")
     }

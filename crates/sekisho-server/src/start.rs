@@ -9,8 +9,10 @@ use sekisho::clock::{Clock, SystemClock};
 use sekisho::keyspace::Keyspace;
 use sekisho::limits::{Fallback, RedisStore};
 use sekisho::revocation::Revocations;
+use sekisho::sessions::{self, SessionStore};
+use sekisho::store::redis::Redis;
 
-use crate::config::Config;
+use crate::config::{Config, StoreUrl};
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -47,20 +49,59 @@ pub enum StartError {
 /// Opens what the configuration names: memory, or a Redis. A Redis that does not answer yet keeps nothing from starting:
 /// `/readyz` says so, and it is tried again until it does.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
-    let Some(url) = &config.store.url else {
-        return Ok(Backend::memory(config.memory));
-    };
-    // The error is the client library's, and could quote the URL it was given.
-    let reason = |error: sekisho::Error| error.to_string().replace(url.expose(), &url.to_string());
-    let started = RedisStore::start(url.expose(), config.store.timeout, None).await;
-    let (store, first) = started.map_err(|error| StartError::Store { url: url.to_string(), reason: reason(error) })?;
-    if let Err(error) = first {
-        tracing::warn!(store = %url, reason = reason(error), "starting without the store; it is tried again");
-    }
-    let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
-    let keys = Keyspace::Redis(vec![store.redis().clone()]);
+    let mut stores = Vec::new();
+    let sessions = open_sessions(config, &clock, &mut stores).await?;
+    let Some(url) = &config.store.url else {
+        let mut backend = Backend { sessions, ..Backend::memory_on(config.memory, clock) };
+        if !stores.is_empty() {
+            backend.keys = Keyspace::Redis(stores);
+        }
+        return Ok(backend);
+    };
+    let started = RedisStore::start(url.expose(), config.store.timeout, None).await;
+    let (store, first) = started.map_err(|error| unusable(url, &error))?;
+    warn_if_away(url, first);
+    let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
+    stores.insert(0, store.redis().clone());
+    let keys = Keyspace::Redis(stores);
     let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
     let revocations = Revocations::memory(Arc::clone(&clock));
-    Ok(Backend { limits: Arc::new(limits), revocations, keys, clock, kind })
+    Ok(Backend { limits: Arc::new(limits), sessions, revocations, keys, clock, kind })
+}
+
+/// Sessions have a connection of their own, so that a flood of checks is not in their way, nor they in its.
+/// A Redis that only they have goes to `stores`.
+async fn open_sessions(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    stores: &mut Vec<Redis>,
+) -> Result<Arc<dyn SessionStore>, StartError> {
+    let own = config.sessions.store.as_ref();
+    let Some(url) = own.map_or(config.store.url.as_ref(), |store| Some(&store.url)) else {
+        return Ok(Arc::new(sessions::MemoryStore::new(Arc::clone(clock))));
+    };
+    let timeout = own.map_or(config.store.timeout, |store| store.timeout);
+    let started = sessions::RedisStore::start(url.expose(), timeout, None).await;
+    let (store, first) = started.map_err(|error| unusable(url, &error))?;
+    warn_if_away(url, first);
+    if own.is_some_and(|own| Some(&own.url) != config.store.url.as_ref()) {
+        stores.push(store.redis().clone());
+    }
+    Ok(Arc::new(store))
+}
+
+fn unusable(url: &StoreUrl, error: &sekisho::Error) -> StartError {
+    StartError::Store { url: url.to_string(), reason: reason(url, error) }
+}
+
+fn warn_if_away(url: &StoreUrl, first: Result<(), sekisho::Error>) {
+    if let Err(error) = first {
+        tracing::warn!(store = %url, reason = reason(url, &error), "starting without the store; it is tried again");
+    }
+}
+
+/// The error is the client library's, and could quote the URL it was given.
+fn reason(url: &StoreUrl, error: &sekisho::Error) -> String {
+    error.to_string().replace(url.expose(), &url.to_string())
 }

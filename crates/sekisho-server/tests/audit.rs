@@ -35,7 +35,7 @@ fn lines(folder: &Path) -> Vec<Value> {
 }
 
 #[test]
-fn every_act_has_its_lines() {
+fn c35_every_act_has_its_lines() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::with(config(folder.path(), "audit.jsonl"));
     let target = |more: Value| {
@@ -116,4 +116,39 @@ fn a_log_that_cannot_be_opened_is_not_begun_without() {
     let error = server.handle.reload(config(folder.path(), "no/such/folder/audit.jsonl")).unwrap_err();
     assert!(error.to_string().contains("no/such/folder"), "{error}");
     assert_eq!(lines(folder.path()).last().unwrap()["step"], "failed");
+}
+
+#[test]
+fn c35_sessions_end_under_a_hash_of_their_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "audit.jsonl"));
+    let bearer = format!("Bearer {TOKEN}");
+    let send = |method: &str, path: &str| {
+        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+        server.send(method, path, &headers, if method == "DELETE" { String::new() } else { "{}".to_owned() })
+    };
+    assert_eq!(send("PUT", "/v1/sessions/user-1/sid-abc").status, 200);
+    assert_eq!(send("DELETE", "/v1/sessions/user-1/sid-abc").status, 204);
+    send("DELETE", "/v1/sessions/user-1?except=sid-def").expect(200);
+    send("DELETE", "/v1/sessions/user-1").expect(200);
+    send("DELETE", "/v1/sessions/user-1?except=a:b").expect(400);
+    let lines = lines(folder.path());
+    let acts: Vec<_> = lines.iter().map(|line| line["act"].as_str().unwrap()).collect();
+    assert_eq!(acts, ["session_end", "session_end", "sessions_end", "sessions_end", "sessions_end", "sessions_end"]);
+    // printf %s sid-abc | sha256sum | cut -c-16
+    assert_eq!((&lines[0]["session"], &lines[0]["user"]), (&json!("sha256:b4409c201b5e5691"), &json!("user-1")));
+    assert_eq!((&lines[2]["except"], lines[4].get("except")), (&json!("sha256:fd475cccde46086a"), None));
+    let text = std::fs::read_to_string(folder.path().join("audit.jsonl")).unwrap();
+    assert!(!text.contains("sid-"), "{text}");
+}
+
+#[test]
+fn who_fills_the_disk_does_not_stay_logged_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "/dev/full"));
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+    assert_eq!(server.send("PUT", "/v1/sessions/u/s", &headers, "{}".to_owned()).status, 200);
+    assert_eq!(server.send("DELETE", "/v1/sessions/u/s", &headers, String::new()).status, 204);
+    assert_eq!(server.send("GET", "/v1/sessions/u/s", &headers, String::new()).status, 404);
 }

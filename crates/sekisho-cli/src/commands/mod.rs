@@ -14,4 +14,5 @@ pub(crate) mod peek;
 mod reload;
 pub(crate) mod reset;
 pub(crate) mod serve;
+pub(crate) mod sessions;
 pub(crate) mod stats;

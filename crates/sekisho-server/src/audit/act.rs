@@ -16,7 +16,6 @@ impl Act {
         Self { name, gives: true, about: Map::new() }
     }
 
-    #[allow(dead_code, reason = "what ends sessions and tokens is on its way")]
     pub(crate) fn ending(name: &'static str) -> Self {
         Self { name, gives: false, about: Map::new() }
     }
@@ -35,7 +34,6 @@ impl Act {
     }
 
     /// What somebody could use who reads the line.
-    #[allow(dead_code, reason = "what ends sessions and tokens is on its way")]
     pub(crate) fn hashed(self, name: &str, secret: &str) -> Self {
         self.about(name, json!(hashed(secret)))
     }

@@ -8,7 +8,7 @@ use sekisho::limits::MAX_AMOUNT;
 
 use sekisho::tokens::Algorithm;
 
-use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, tokens};
+use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, sessions, tokens};
 
 /// One kind of mapping in a configuration.
 #[derive(Debug)]
@@ -129,6 +129,7 @@ const ALGORITHM_WORDS: [&str; 10] = words(&rule::Algorithm::ALL);
 const VARIANT_WORDS: [&str; 2] = words(&rule::VARIANTS);
 const BUCKET_MODE_WORDS: [&str; 2] = words(&rule::BUCKET_MODES);
 const PERIOD_WORDS: [&str; 4] = words(&rule::PERIODS);
+const SAME_SITE_WORDS: [&str; 3] = words(&sessions::SAME_SITE);
 const RELEASE_ON_WORDS: [&str; 4] = words(&forward::RELEASE_ON);
 const REQUIRE_WORDS: [&str; 1] = words(&tokens::REQUIRE);
 const SIGNATURE_WORDS: [&str; 9] = words(&Algorithm::ALL);
@@ -136,7 +137,7 @@ const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields()
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 16] = [
+pub(super) static ALL: [&Section; 19] = [
     &ROOT,
     &TLS,
     &GRPC_TLS,
@@ -147,6 +148,9 @@ pub(super) static ALL: [&Section; 16] = [
     &AUDIT,
     &TOKENS,
     &ISSUERS,
+    &SESSIONS,
+    &SESSION_STORE,
+    &COOKIE,
     &POLICIES,
     &RULES,
     &ROUTES,
@@ -204,6 +208,7 @@ pub(super) static ROOT: Section = section(
         key("auth", Kind::One(&AUTH), "what `/auth/nginx` and `/auth/forward` check"),
         key("audit", Kind::One(&AUDIT), "where acts of operators are written"),
         key("tokens", Kind::One(&TOKENS), "whose tokens are believed"),
+        key("sessions", Kind::One(&SESSIONS), "how long they live, and where they are kept"),
         key("domains", Kind::Texts, "files of Envoy's rate-limit service, beside this file or with a path")
             .or(Fallback::Texts(&[])),
     ],
@@ -354,6 +359,45 @@ pub(super) static AUDIT: Section = section(
         "`log` (the log, under the target `audit`), `stderr` (lines of JSON), or a file to which such lines are appended, beside this file or with a path",
     )
     .or(Fallback::Text("log"))],
+);
+
+pub(super) static SESSIONS: Section = section(
+    "sessions",
+    &[
+        key("ttl", Kind::Duration, "how long a session lives that nobody touches, 1s to 366d").or(Fallback::Text("1h")),
+        key(
+            "max_lifetime",
+            Kind::Duration,
+            "how long it lives at most, touched or not, counted from its `created_at`; at least `ttl`, at most 366d",
+        )
+        .or(Fallback::Text("24h")),
+        key("max_per_user", Kind::Whole(1, 1_000_000), "how many a user may have; one more ends the oldest")
+            .or(Fallback::Words("no bound")),
+        key("store", Kind::One(&SESSION_STORE), "a Redis of their own").or(Fallback::Words("the `store` of all")),
+        key("cookie", Kind::One(&COOKIE), "what browsers carry"),
+    ],
+);
+
+pub(super) static SESSION_STORE: Section = section(
+    "session_store",
+    &[
+        key("url", Kind::Text, "as in `store`").needed(),
+        key("timeout", Kind::Duration, "no call waits longer, 1ms to 60s").or(Fallback::Words("that of `store`")),
+    ],
+);
+
+pub(super) static COOKIE: Section = section(
+    "cookie",
+    &[
+        key(
+            "name",
+            Kind::Text,
+            "with `__Host-` before it browsers take the cookie only over TLS and from this host. The cookie is `Secure`, `HttpOnly` and of `Path=/` whatever its name",
+        )
+        .or(Fallback::Text("__Host-session")),
+        key("same_site", Kind::Choice(&SAME_SITE_WORDS), "which requests of other sites carry it: of `lax`, links only")
+            .or(Fallback::Text("lax")),
+    ],
 );
 
 pub(super) static POLICIES: Section = section(

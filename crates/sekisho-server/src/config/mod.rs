@@ -15,6 +15,7 @@ mod route;
 mod rule;
 mod schema;
 mod secret;
+mod sessions;
 mod tls;
 mod tokens;
 mod tree;
@@ -43,6 +44,7 @@ use read::Reader;
 pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
+pub use sessions::{CookieConfig, SameSite, SessionStoreConfig, SessionsConfig};
 pub use tls::TlsConfig;
 pub use tokens::{Credential, IssuerConfig, KeySource, TokensConfig};
 use tree::{Node, Value};
@@ -92,6 +94,7 @@ pub struct Config {
     pub audit: AuditTo,
     /// Whose tokens are believed.
     pub tokens: TokensConfig,
+    pub sessions: SessionsConfig,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -137,6 +140,7 @@ impl Default for Config {
             auth: None,
             audit: AuditTo::Log,
             tokens: TokensConfig::default(),
+            sessions: SessionsConfig::default(),
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -187,7 +191,13 @@ impl Config {
 
     /// Every Redis that is named, each once.
     pub fn stores(&self) -> Vec<&StoreUrl> {
-        self.store.url.iter().collect()
+        let mut urls: Vec<_> = self.store.url.iter().collect();
+        for url in self.sessions.store.iter().map(|store| &store.url) {
+            if !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+        urls
     }
 
     /// Lets variables override the file.
@@ -300,6 +310,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(to) = fields.take("audit").and_then(|node| audit::read(reader, node)) {
         config.audit = to;
+    }
+    if let Some(node) = fields.take("sessions") {
+        config.sessions = sessions::read(reader, node, config.store.timeout);
     }
     Some(config)
 }

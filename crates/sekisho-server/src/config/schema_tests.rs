@@ -69,6 +69,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "auth": { "policy": "p" },
         "audit": { "to": "stderr" },
         "tokens": { "issuers": [{ "iss": "https://auth.example", "algorithms": ["RS256"], "jwks": "keys.json" }] },
+        "sessions": { "ttl": "1h", "store": { "url": "redis://127.0.0.1" }, "cookie": { "name": "__Host-s" } },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -83,6 +84,9 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("audit", "/audit"),
         ("tokens", "/tokens"),
         ("issuers", "/tokens/issuers/0"),
+        ("sessions", "/sessions"),
+        ("session_store", "/sessions/store"),
+        ("cookie", "/sessions/cookie"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),

@@ -19,6 +19,15 @@ pub(super) async fn on_redis(stores: &[Redis], name: &str) -> Result<Option<KeyF
     Ok(None)
 }
 
+pub(super) async fn drop_on_redis(stores: &[Redis], name: &str) -> Result<(), Error> {
+    for store in stores {
+        let server = store.server_of(name.as_bytes()).map_err(unavailable)?;
+        let mut answers = server.ask(&[cmd("UNLINK").arg(name).clone()]).await.map_err(unavailable)?;
+        read::<u64>(answers.pop(), "UNLINK")?;
+    }
+    Ok(())
+}
+
 async fn figures(redis: &Redis, name: &str) -> Result<Option<KeyFigures>, Error> {
     let server = redis.server_of(name.as_bytes()).map_err(unavailable)?;
     let (mut kind, mut ttl, mut memory) = (cmd("TYPE"), cmd("PTTL"), cmd("MEMORY"));

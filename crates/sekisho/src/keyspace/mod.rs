@@ -1,6 +1,6 @@
 //! What a store holds, seen from outside: how many keys of which kind, how much memory they take, how long they live.
 //!
-//! It only looks. A Redis is walked by `SCAN`, in steps and within a [`Budget`], never by `KEYS`, which holds up everybody
+//! It looks, and changes nothing but one cached profile. A Redis is walked by `SCAN`, in steps and within a [`Budget`], never by `KEYS`, which holds up everybody
 //! until it is done. Values are weighed and not read.
 
 mod category;
@@ -89,6 +89,15 @@ impl Keyspace {
             Self::Memory(limits) => Ok(in_memory(limits)),
             #[cfg(feature = "redis")]
             Self::Redis(stores) => survey::on_redis(stores, budget).await,
+        }
+    }
+
+    /// Forgets what older services have cached of a user, in `cache:profile:<user>`. The one thing that is not only looked at.
+    pub async fn drop_profile(&self, user: &str) -> Result<(), Error> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            #[cfg(feature = "redis")]
+            Self::Redis(stores) => key::drop_on_redis(stores, &format!("cache:profile:{user}")).await,
         }
     }
 

@@ -77,6 +77,11 @@ impl RedisStore {
         }
     }
 
+    /// The connections, to look at what is kept there.
+    pub fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
     pub fn is_cluster(&self) -> bool {
         self.redis.is_cluster()
     }
