@@ -162,6 +162,16 @@ impl Revocations {
         self.staleness_at(self.now())
     }
 
+    /// Whether checks are answered, as far as anybody means to check.
+    pub fn is_ready(&self) -> bool {
+        let is_followed = match &self.inner.source {
+            Source::Memory => true,
+            #[cfg(feature = "redis")]
+            Source::Redis(remote) => remote.is_followed(),
+        };
+        !is_followed || self.terms.fails_open || self.is_current(self.now())
+    }
+
     /// Whether the store may throw revocations away to make room.
     pub fn may_evict(&self) -> bool {
         match &self.inner.source {
@@ -196,8 +206,7 @@ impl Revocations {
     }
 
     fn refuse_stale(&self, now: Timestamp) -> Result<(), Error> {
-        let staleness = self.staleness_at(now);
-        if staleness.is_some_and(|staleness| staleness <= self.terms.max_staleness) {
+        if self.is_current(now) {
             return Ok(());
         }
         let meters = self.inner.meters.get();
@@ -206,11 +215,15 @@ impl Revocations {
             return Ok(());
         }
         meters.inspect(|meters| meters.refused.increment(1));
-        let reason = match staleness {
+        let reason = match self.staleness_at(now) {
             Some(staleness) => format!("what is revoked has not been heard for {} s", staleness.as_secs()),
             None => "what is revoked has not been read yet".to_owned(),
         };
         Err(Error::Unavailable { reason, may_have_run: false })
+    }
+
+    fn is_current(&self, now: Timestamp) -> bool {
+        self.staleness_at(now).is_some_and(|staleness| staleness <= self.terms.max_staleness)
     }
 
     fn staleness_at(&self, now: Timestamp) -> Option<Duration> {

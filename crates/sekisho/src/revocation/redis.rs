@@ -7,6 +7,7 @@ use std::time::Duration;
 use metrics::Histogram;
 use parking_lot::Mutex;
 use redis::Value;
+use tokio::time::sleep;
 
 use super::names::{Jti, TokenKind, Whom};
 use super::replica::Replica;
@@ -24,6 +25,8 @@ const WITHOUT_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
 /// What this process has written lately is written again when a server comes back: it may come back without it.
 const WRITTEN_LATELY: Duration = Duration::from_secs(60);
 const WRITTEN_AT_MOST: usize = 10_000;
+const WRITE_ATTEMPTS: u32 = 50;
+const WRITE_AGAIN: Duration = Duration::from_millis(100);
 /// Thirty years: more than Redis and the script have trouble with.
 const LONGEST: Duration = Duration::from_secs(946_080_000);
 
@@ -70,6 +73,10 @@ impl Remote {
         });
     }
 
+    pub(super) fn is_followed(&self) -> bool {
+        self.tracking.get().is_some()
+    }
+
     pub(super) fn fresh_at(&self) -> Option<Timestamp> {
         self.tracking.get()?.fresh_at()
     }
@@ -84,7 +91,7 @@ impl Remote {
 
     pub(super) async fn revoke(&self, kind: TokenKind, jti: &Jti, keep: Duration) -> Result<(), Error> {
         let key = token_key(kind, jti);
-        if self.tracking.get().is_some() {
+        if self.is_followed() {
             self.store.await_word_of(key.clone());
         }
         self.write(job(&key, "revoke", 0, keep)).await
@@ -185,7 +192,15 @@ impl Follow for Store {
         let (redis, script) = (self.redis.clone(), Arc::clone(&self.script));
         self.redis.later(async move {
             for job in jobs {
-                redis.run(&script, job).await?;
+                // The connection that writes may come back a little later than the one that follows.
+                let mut attempt = 1;
+                while let Err(error) = redis.run(&script, job.clone()).await {
+                    if attempt == WRITE_ATTEMPTS {
+                        return Err(error);
+                    }
+                    attempt += 1;
+                    sleep(WRITE_AGAIN).await;
+                }
             }
             Ok::<(), plumbing::Error>(())
         });
