@@ -7,7 +7,6 @@
 mod sessions;
 
 use sekisho::limits::MAX_AMOUNT;
-
 use sekisho::tokens::Algorithm;
 
 use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, tokens};
@@ -356,12 +355,7 @@ pub(super) static ISSUERS: Section = Section {
 
 pub(super) static AUDIT: Section = section(
     "audit",
-    &[key(
-        "to",
-        Kind::Text,
-        "`log` (the log, under the target `audit`), `stderr` (lines of JSON), or a file to which such lines are appended, beside this file or with a path",
-    )
-    .or(Fallback::Text("log"))],
+    &[key("to", Kind::Text, "`log`, `stderr`, or a file to append lines of JSON to").or(Fallback::Text("log"))],
 );
 
 pub(super) static POLICIES: Section = section(
