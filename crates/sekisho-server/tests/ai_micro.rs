@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use support::TestServer;
 use support::upstream::Upstream;
 
+const SECRET: &str = "a secret of at least thirty-two bytes";
 const USER: &str = "550e8400-e29b-41d4-a716-446655440000";
 
 struct AiMicro {
@@ -26,7 +27,7 @@ impl AiMicro {
         let (redis, upstream) = (RedisServer::start(), Upstream::start());
         let text = std::fs::read_to_string(example("sekisho.yaml")).unwrap();
         let text = text.replace("http://127.0.0.1:9000", &format!("http://{}", upstream.address));
-        let environment = Environment::from([("REDIS_URL", redis.url().as_str())]);
+        let environment = Environment::from([("REDIS_URL", redis.url().as_str()), ("JWT_SECRET", SECRET)]);
         let mut config = Config::parse("sekisho.yaml", &text).unwrap().with_environment(&environment).unwrap();
         // The example's fifty milliseconds are for machines that do nothing else.
         config.store.timeout = std::time::Duration::from_secs(5);
@@ -80,4 +81,58 @@ fn what_python_wrote_is_counted() {
     }
     let ttl = stats["categories"]["blacklist"]["mean_ttl_seconds"].as_f64().unwrap();
     assert!((604_000.0..=604_800.0).contains(&ttl), "{stats}");
+}
+
+#[test]
+fn sessions_are_the_same_on_both_sides() {
+    let here = AiMicro::start();
+    let (api, sid) = (&here.server, |sid: &str| format!("/v1/sessions/{USER}/{sid}"));
+    let python = |call: &str, sid: &str| here.python(call, &[json!(USER), json!(sid)]);
+
+    // Python writes, Sekisho reads: with times that have no zone.
+    let saved = here.python("login", &[json!(USER), json!("sess-1"), json!("eyJ.access"), json!("eyJ.refresh")]);
+    let mut read = api.get(&sid("sess-1")).expect(200);
+    let ttl = read.as_object_mut().unwrap().remove("ttl_seconds").unwrap();
+    assert_eq!(read, saved);
+    assert!((3_500..=3_600).contains(&ttl.as_i64().unwrap()), "{ttl}");
+    let list = api.get(&format!("/v1/sessions/{USER}"));
+    assert!(!list.text.contains("eyJ"), "{}", list.text);
+    assert_eq!(list.expect(200)["sessions"][0]["session_id"], "sess-1");
+
+    // Sekisho writes, Python reads, to the letter.
+    let document = json!({ "user_id": USER, "created_at": saved["created_at"], "roles": ["太郎"] });
+    let stored = api.send("PUT", &sid("sess-2"), &[("content-type", "application/json")], document.to_string());
+    assert_eq!(stored.status, 200, "{}", stored.text);
+    assert_eq!(python("get_session", "sess-2"), document);
+
+    // Python ends, Sekisho sees it.
+    python("delete_session", "sess-2");
+    api.get(&sid("sess-2")).expect(404);
+
+    // Sekisho ends, Python sees it, and cannot bring it back.
+    assert_eq!(api.send("DELETE", &sid("sess-1"), &[], String::new()).status, 204);
+    assert_eq!(python("get_session", "sess-1"), Value::Null);
+    here.python("save_session", &[json!(USER), json!("sess-1"), saved]);
+    api.get(&sid("sess-1")).expect(404);
+    assert_eq!(python("get_session", "sess-1"), Value::Null, "what was revived goes when it is seen");
+}
+
+#[test]
+fn c36_a_force_logout_takes_sessions_and_the_cached_profile() {
+    let here = AiMicro::start();
+    for sid in ["sess-1", "sess-2"] {
+        here.python("login", &[json!(USER), json!(sid), json!("a"), json!("r")]);
+    }
+    here.python("login", &[json!("another"), json!("sess-3"), json!("a"), json!("r")]);
+    for user in [USER, "another"] {
+        here.python("cache_profile", &[json!(user), json!({ "email": "taro@example.com" })]);
+    }
+    here.server.send("DELETE", &format!("/v1/sessions/{USER}"), &[], String::new()).expect(200);
+    for sid in ["sess-1", "sess-2"] {
+        here.server.get(&format!("/v1/sessions/{USER}/{sid}")).expect(404);
+        assert_eq!(here.python("get_session", &[json!(USER), json!(sid)]), Value::Null);
+    }
+    assert_eq!(here.python("get_cached_profile", &[json!(USER)]), Value::Null);
+    assert_eq!(here.python("get_cached_profile", &[json!("another")])["email"], "taro@example.com");
+    here.server.get("/v1/sessions/another/sess-3").expect(200);
 }
