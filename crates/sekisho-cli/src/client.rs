@@ -49,6 +49,14 @@ impl Client {
         self.answer(request.call())
     }
 
+    pub(crate) fn delete(&self, path: &str, query: &[(&str, &str)]) -> Result<Answer, Failure> {
+        let mut request = self.agent.delete(format!("{}{path}", self.api)).query_pairs(query.iter().copied());
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.answer(request.call())
+    }
+
     fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Answer, Failure> {
         let mut response = response.map_err(|error| match error {
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
@@ -57,6 +65,9 @@ impl Client {
             error => Failure::Server(format!("{} cannot be reached: {error}", self.api)),
         })?;
         let status = response.status().as_u16();
+        if status == 204 {
+            return Ok(Answer { allowed: true, body: Value::Null });
+        }
         let body: Value = response
             .body_mut()
             .read_json()
@@ -70,4 +81,9 @@ impl Client {
             }
         }
     }
+}
+
+/// A name as one segment of a path.
+pub(crate) fn segment(name: &str) -> String {
+    percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
 }

@@ -26,7 +26,7 @@ struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; allowed
-  1  denied (peek)
+  1  denied (peek); something is wrong (doctor)
   2  wrong usage, configuration or input
   3  the server cannot be reached, or it failed";
 
@@ -46,6 +46,13 @@ enum Command {
     Peek(commands::peek::PeekArgs),
     /// Forget all that is counted, held and overridden for one subject
     Reset(commands::reset::ResetArgs),
+    /// Show how many keys of which category the store holds, or one key
+    Stats(commands::stats::StatsArgs),
+    /// Look for what is wrong with the Redis that a configuration names
+    Doctor(commands::doctor::DoctorArgs),
+    /// Look at a user's sessions, and end them
+    #[command(subcommand)]
+    Sessions(SessionsCommand),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -66,6 +73,14 @@ enum ConfigCommand {
 enum ImportCommand {
     /// Files of Envoy's rate-limit service
     Envoy(commands::import_envoy::ImportArgs),
+}
+
+#[derive(Debug, Subcommand)]
+enum SessionsCommand {
+    /// Those of a user that are known and alive
+    List(commands::sessions::ListArgs),
+    /// End one, all, or all but one
+    End(commands::sessions::EndArgs),
 }
 
 /// Where the running server is, and how to print its answers.
@@ -91,6 +106,10 @@ fn main() -> std::process::ExitCode {
         Some(Command::Explain(args)) => commands::explain::run(&args),
         Some(Command::Peek(args)) => commands::peek::run(&args),
         Some(Command::Reset(args)) => commands::reset::run(&args),
+        Some(Command::Stats(args)) => commands::stats::run(&args),
+        Some(Command::Doctor(args)) => commands::doctor::run(&args),
+        Some(Command::Sessions(SessionsCommand::List(args))) => commands::sessions::list(&args),
+        Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

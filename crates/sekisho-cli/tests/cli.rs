@@ -80,6 +80,12 @@ fn it_serves_and_shows_what_it_counts() {
     let (code, out, _) = with(&["peek", "demo", "127.0.0.1", "--cost", "requests=5", "--json"]);
     assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["allowed"].clone()), (1, json!(false)));
 
+    let (code, out, _) = with(&["stats"]);
+    assert!(code == 0 && out.contains("1 keys") && out.contains("sekisho"), "{out}");
+    let (code, out, _) = with(&["stats", "--json", "--budget", "10"]);
+    assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["backend"].clone()), (0, json!("memory")), "{out}");
+    assert_eq!(with(&["stats", "no:such:key"]).0, 2);
+
     let (code, out, _) = with(&["reset", "demo", "127.0.0.1", "--json"]);
     assert_eq!((code, serde_json::from_str::<Value>(&out).unwrap()["rules"][0]["used"].clone()), (0, json!(0)));
 
@@ -91,6 +97,37 @@ fn it_serves_and_shows_what_it_counts() {
     assert_eq!(with(&["peek", "demo", "a", "--cost", "pages=1"]).0, 2);
     assert_eq!(with(&["peek", "demo", "a", "--cost", "requests=-1"]).0, 2);
     assert_eq!(with(&["peek", "demo", "a", "--cost", "requests=1", "--cost", "requests=1"]).0, 2);
+}
+
+#[test]
+fn sessions_are_listed_and_ended() {
+    let serving = Serving::start(&[], &[]);
+    let api = ["--api", serving.api.as_str()];
+    let with = |args: &[&str]| run(&[args, &api].concat());
+    let login = |sid: &str| {
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let url = format!("{}/v1/sessions/a%2Fb/{sid}", serving.api);
+        let session = json!({ "user_agent": "curl", "access_token": "secret" });
+        assert_eq!(agent.put(url).send_json(session).unwrap().status(), 200);
+    };
+    ["one", "two", "three"].into_iter().for_each(login);
+    let (code, out, _) = with(&["sessions", "list", "a/b"]);
+    assert!(code == 0 && out.contains("two") && out.contains("curl") && !out.contains("secret"), "{out}");
+    let known = || {
+        let (code, out, _) = with(&["sessions", "list", "a/b", "--json"]);
+        let answer: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(code, 0);
+        answer["sessions"].as_array().unwrap().len()
+    };
+    assert_eq!(known(), 3);
+    assert_eq!(with(&["sessions", "end", "a/b", "one"]).1, "the session has ended\n");
+    assert_eq!(known(), 2);
+    assert_eq!(with(&["sessions", "end", "a/b", "--except", "two"]).1, "all other sessions have ended\n");
+    assert_eq!(known(), 1);
+    assert_eq!(with(&["sessions", "end", "a/b"]).1, "all sessions and tokens have ended\n");
+    assert_eq!(known(), 0);
+    let (code, _, err) = with(&["sessions", "list", "a:b"]);
+    assert!(code == 2 && err.contains("`user`"), "{err}");
 }
 
 #[test]

@@ -7,7 +7,10 @@ use sekisho::Error;
 use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
+use sekisho::sessions::Sessions;
+use sekisho::tokens::Verifier;
 
+use crate::audit::Audit;
 use crate::config::Config;
 use crate::envoy::Domain;
 use crate::gateway;
@@ -15,6 +18,7 @@ use crate::gateway::pool::Upstreams;
 use crate::metrics::{Metrics, RouteMeter};
 use crate::respond::Problem;
 use crate::start::StartError;
+use crate::tokens;
 
 #[derive(Debug)]
 pub(crate) struct App {
@@ -24,7 +28,11 @@ pub(crate) struct App {
     /// Kept when the configuration changes, and with it every count.
     pub(crate) backend: Backend,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) audit: Audit,
     pub(crate) meters: DoorMeters,
+    /// None where nobody's tokens are believed.
+    pub(crate) tokens: Option<Verifier>,
+    pub(crate) sessions: Sessions,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -58,14 +66,14 @@ impl App {
 
     /// Another configuration over the same store.
     pub(crate) fn under(&self, config: Config) -> Result<Arc<Self>, StartError> {
-        Self::with(config, self.backend.clone(), Arc::clone(&self.metrics), Some(&self.gate))
+        Self::with(config, self.backend.clone(), Arc::clone(&self.metrics), Some(self))
     }
 
     fn with(
         config: Config,
         backend: Backend,
         metrics: Arc<Metrics>,
-        before: Option<&Gate>,
+        before: Option<&Self>,
     ) -> Result<Arc<Self>, StartError> {
         let own = config.policies.iter().map(|policy| &policy.policy);
         let policies = own.chain(config.domains.iter().flat_map(Domain::policies)).cloned().collect();
@@ -80,10 +88,13 @@ impl App {
         let upstreams = Upstreams::new(&config.routes)?;
         let mut gate = metrics.collect(|| Gate::new(limits, subjects, backend.kind));
         if let Some(before) = before {
-            gate = gate.in_place_of(before);
+            gate = gate.in_place_of(&before.gate);
         }
+        let audit = Audit::open(&config.audit, Arc::clone(&metrics))?;
+        let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters }))
+        let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

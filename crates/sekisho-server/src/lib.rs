@@ -4,15 +4,21 @@
 
 mod api;
 mod app;
+mod audit;
 mod auth;
+mod caller;
+mod census;
 mod conduct;
 pub mod config;
 mod connection;
+mod cookie;
 mod crowd;
 pub mod describe;
+mod doctor;
 pub mod envoy;
 mod facts;
 mod gateway;
+mod jwks;
 mod leftover;
 mod live;
 mod metrics;
@@ -24,7 +30,9 @@ mod server;
 mod socket;
 mod start;
 mod tls;
+mod tokens;
 
+pub use doctor::{CheckResult, Diagnosis, doctor};
 pub use live::Handle;
 pub use server::{Addresses, Server, stop_signal};
 pub use start::{StartError, open_store};

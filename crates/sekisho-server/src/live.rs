@@ -11,6 +11,7 @@ use axum::Router;
 use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
+use crate::audit::{Act, Operator};
 use crate::config::{Config, TlsConfig};
 use crate::server::refuse_open_grpc;
 use crate::start::StartError;
@@ -41,7 +42,13 @@ pub struct Handle(pub(crate) Arc<Live>);
 impl Handle {
     /// Serves `config` from now on. Returns the settings that are not taken up before a restart.
     pub fn reload(&self, config: Config) -> Result<Vec<&'static str>, StartError> {
-        self.0.replace(config)
+        let app = self.0.app();
+        let files = config.files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>();
+        let act = Act::giving("reload").about("files", files);
+        let begun = app.audit.begin(&Operator::local(), act).ok_or(StartError::NotAudited)?;
+        let outcome = self.0.replace(config);
+        begun.end(outcome.as_ref().err().map(|_| 500));
+        outcome
     }
 
     /// Notes for operators that the configuration they want is not served; the last good one is.
@@ -137,6 +144,8 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     keep("grpc", config.grpc == old.grpc);
     keep("store", format!("{:?}", config.store) == format!("{:?}", old.store));
     keep("memory", format!("{:?}", config.memory) == format!("{:?}", old.memory));
+    keep("sessions.store", format!("{:?}", config.sessions.store) == format!("{:?}", old.sessions.store));
+    config.sessions.store = old.sessions.store.clone();
     (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
     (config.store, config.memory) = (old.store.clone(), old.memory);
     kept

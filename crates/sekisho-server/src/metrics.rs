@@ -14,6 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use metrics::{Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use parking_lot::RwLock;
+use sekisho::keyspace::{Category, Survey};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -66,6 +67,11 @@ impl Default for Metrics {
             );
             describe_counter!("sekisho_config_reload_total", "Attempts to take up a changed configuration");
             describe_gauge!("sekisho_config_last_reload_success_timestamp_seconds", "When that last succeeded");
+            describe_counter!("sekisho_audit_failures_total", "Lines of the audit log that could not be written");
+            counter!("sekisho_audit_failures_total").increment(0);
+            describe_gauge!("sekisho_keys", "Keys in the store by category, as last counted");
+            describe_gauge!("sekisho_keys_memory_bytes", "What they take, estimated from a sample");
+            describe_gauge!("sekisho_store_memory_bytes", "What the store takes in all, as it says");
             gauge!("sekisho_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
         });
         metrics
@@ -92,6 +98,26 @@ impl Metrics {
                 gauge!("sekisho_config_last_reload_success_timestamp_seconds").set(at);
             }
         });
+    }
+
+    pub(crate) fn audit_failed(&self) {
+        self.collect(|| counter!("sekisho_audit_failures_total").increment(1));
+    }
+
+    /// What the store held when it was last looked at.
+    pub(crate) fn counted(&self, survey: &Survey) {
+        self.collect(|| {
+            for (category, figures) in Category::ALL.iter().zip(&survey.categories) {
+                let name = category.as_str();
+                gauge!("sekisho_keys", "category" => name).set(figures.keys as f64);
+                gauge!("sekisho_keys_memory_bytes", "category" => name).set(figures.memory as f64);
+            }
+            gauge!("sekisho_store_memory_bytes").set(survey.used_memory as f64);
+        });
+    }
+
+    pub(crate) fn rendered(&self) -> String {
+        self.handle.render()
     }
 
     pub(crate) fn route(&self, door: Door, route: &str) -> Arc<RouteMeter> {
@@ -141,7 +167,7 @@ impl fmt::Debug for Metrics {
 
 pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
     app.gate.upkeep();
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.handle.render()).into_response()
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.rendered()).into_response()
 }
 
 /// Counts what passes through the API's router.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use axum::body::Body;
 use axum::http::StatusCode;
-use axum::http::header::{ALLOW, HeaderValue, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::limits::Ending;
@@ -72,8 +72,44 @@ impl Problem {
         )
     }
 
+    /// Ended, run out or never there: who asks is not told which.
+    pub(crate) fn no_session() -> Self {
+        let kind = "urn:sekisho:problem:no-session";
+        Self::new(StatusCode::NOT_FOUND, kind, "No such session", "there is no such session, or it has ended")
+    }
+
+    /// It was to be stored again.
+    pub(crate) fn session_ended() -> Self {
+        let kind = "urn:sekisho:problem:session-ended";
+        let detail = "a session of this id has ended, or one that began then may no longer be stored; log in again";
+        Self::new(StatusCode::CONFLICT, kind, "The session has ended", detail)
+    }
+
+    pub(crate) fn session_changed() -> Self {
+        let kind = "urn:sekisho:problem:session-changed";
+        let detail = "the session is not what `If-Match` says any more; read it again";
+        Self::new(StatusCode::PRECONDITION_FAILED, kind, "The session has changed", detail)
+    }
+
     pub(crate) fn not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found", "nothing is served at this path")
+    }
+
+    pub(crate) fn no_such_key() -> Self {
+        let kind = "urn:sekisho:problem:unknown-key";
+        Self::new(StatusCode::NOT_FOUND, kind, "Unknown key", "the store has no such key; in memory nothing has a key")
+    }
+
+    /// An act without a line in the audit log is not done.
+    pub(crate) fn not_audited() -> Self {
+        let detail = "this could not be written to the audit log, and was not done";
+        let kind = "urn:sekisho:problem:not-audited";
+        let problem = http::Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, "Not audited", detail);
+        Self(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")))
+    }
+
+    pub(crate) fn status_code(&self) -> u16 {
+        self.0.status().as_u16()
     }
 
     /// The router adds `Allow` where it knows it.
@@ -137,6 +173,20 @@ impl Problem {
         let detail = format!("send the API token as `{how}`");
         let problem = http::Problem::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail);
         Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sekisho\"")))
+    }
+
+    /// The caller has not shown who it is; `was_refused` if what it showed was not accepted. Why is for the log.
+    pub(crate) fn unauthenticated(was_refused: bool) -> Self {
+        let detail = "send a valid access token as `Authorization: Bearer …`";
+        let problem = http::Problem::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail);
+        // RFC 6750, 3.1: who has sent nothing is not told of an error.
+        let challenge =
+            if was_refused { "Bearer realm=\"sekisho\", error=\"invalid_token\"" } else { "Bearer realm=\"sekisho\"" };
+        Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge)))
+    }
+
+    pub(crate) fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "about:blank", "Forbidden", detail)
     }
 
     /// The same over gRPC, which knows no bodies of errors.

@@ -14,9 +14,9 @@ use crate::config::Config;
 use crate::connection::{Door, Side};
 use crate::envoy::grpc::Grpc;
 use crate::live::{Handle, Live};
-use crate::metrics;
 use crate::quiet::quietly;
 use crate::start::{StartError, open_store};
+use crate::{census, metrics, tokens};
 
 /// How long requests in flight get when the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -110,6 +110,7 @@ impl Server {
                 () = gateway => {}
                 () = api => {}
                 () = upkeep(&self.live) => {}
+                () = census::keep(&self.live) => {}
                 () = grpc => {}
             }
         }
@@ -163,6 +164,7 @@ async fn upkeep(live: &Live) {
         due.tick().await;
         let app = live.app();
         app.gate.upkeep();
+        tokens::keep_fresh(app.tokens.as_ref());
         app.metrics.upkeep();
         app.upstreams.upkeep();
     }

@@ -1,13 +1,18 @@
 //! What is needed before anything can be served: a store, and addresses that may be opened.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sekisho::backend::{Backend, BackendKind};
-use sekisho::clock::SystemClock;
+use sekisho::clock::{Clock, SystemClock};
+use sekisho::keyspace::Keyspace;
 use sekisho::limits::{Fallback, RedisStore};
+use sekisho::revocation::Revocations;
+use sekisho::sessions::{self, SessionStore};
+use sekisho::store::redis::Redis;
 
-use crate::config::Config;
+use crate::config::{Config, StoreUrl};
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -19,10 +24,16 @@ pub enum StartError {
     Store { url: String, reason: String },
     #[error("cannot listen on {address} ({name}): {error}")]
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
+    #[error("the audit log {} cannot be opened: {error}", file.display())]
+    Audit { file: PathBuf, error: std::io::Error },
+    #[error("the audit log cannot be written, so that the configuration is not changed")]
+    NotAudited,
     #[error("`{name}` cannot be used: {reason}")]
     Certificate { name: &'static str, reason: String },
     #[error("the upstream {0} cannot be used: {1}")]
     Upstream(String, String),
+    #[error("the tokens of {iss} cannot be verified: {reason}")]
+    Keys { iss: String, reason: String },
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(
@@ -40,17 +51,59 @@ pub enum StartError {
 /// Opens what the configuration names: memory, or a Redis. A Redis that does not answer yet keeps nothing from starting:
 /// `/readyz` says so, and it is tried again until it does.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let mut stores = Vec::new();
+    let sessions = open_sessions(config, &clock, &mut stores).await?;
     let Some(url) = &config.store.url else {
-        return Ok(Backend::memory(config.memory));
+        let mut backend = Backend { sessions, ..Backend::memory_on(config.memory, clock) };
+        if !stores.is_empty() {
+            backend.keys = Keyspace::Redis(stores);
+        }
+        return Ok(backend);
     };
-    // The error is the client library's, and could quote the URL it was given.
-    let reason = |error: sekisho::Error| error.to_string().replace(url.expose(), &url.to_string());
     let started = RedisStore::start(url.expose(), config.store.timeout, None).await;
-    let (store, first) = started.map_err(|error| StartError::Store { url: url.to_string(), reason: reason(error) })?;
-    if let Err(error) = first {
-        tracing::warn!(store = %url, reason = reason(error), "starting without the store; it is tried again");
-    }
+    let (store, first) = started.map_err(|error| unusable(url, &error))?;
+    warn_if_away(url, first);
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
-    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::new(SystemClock::start()));
-    Ok(Backend { limits: Arc::new(limits), kind })
+    stores.insert(0, store.redis().clone());
+    let keys = Keyspace::Redis(stores);
+    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
+    let revocations = Revocations::memory(Arc::clone(&clock));
+    Ok(Backend { limits: Arc::new(limits), sessions, revocations, keys, clock, kind })
+}
+
+/// Sessions have a connection of their own, so that a flood of checks is not in their way, nor they in its.
+/// A Redis that only they have goes to `stores`.
+async fn open_sessions(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    stores: &mut Vec<Redis>,
+) -> Result<Arc<dyn SessionStore>, StartError> {
+    let own = config.sessions.store.as_ref();
+    let Some(url) = own.map_or(config.store.url.as_ref(), |store| Some(&store.url)) else {
+        return Ok(Arc::new(sessions::MemoryStore::new(Arc::clone(clock))));
+    };
+    let timeout = own.map_or(config.store.timeout, |store| store.timeout);
+    let started = sessions::RedisStore::start(url.expose(), timeout, None).await;
+    let (store, first) = started.map_err(|error| unusable(url, &error))?;
+    warn_if_away(url, first);
+    if own.is_some_and(|own| Some(&own.url) != config.store.url.as_ref()) {
+        stores.push(store.redis().clone());
+    }
+    Ok(Arc::new(store))
+}
+
+fn unusable(url: &StoreUrl, error: &sekisho::Error) -> StartError {
+    StartError::Store { url: url.to_string(), reason: reason(url, error) }
+}
+
+fn warn_if_away(url: &StoreUrl, first: Result<(), sekisho::Error>) {
+    if let Err(error) = first {
+        tracing::warn!(store = %url, reason = reason(url, &error), "starting without the store; it is tried again");
+    }
+}
+
+/// The error is the client library's, and could quote the URL it was given.
+fn reason(url: &StoreUrl, error: &sekisho::Error) -> String {
+    error.to_string().replace(url.expose(), &url.to_string())
 }

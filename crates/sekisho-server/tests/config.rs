@@ -116,7 +116,7 @@ fn mistakes_elsewhere() {
     };
     for (text, expected) in [
         ("polices: {}\n".to_owned(), "1:1: unknown key `polices`; did you mean `policies`?"),
-        ("sessions: {}\n".into(), "1:1: unknown key `sessions`"),
+        ("caches: {}\n".into(), "1:1: unknown key `caches`"),
         ("listen: 8000\n".into(), "1:9: `listen` must be text; it is a whole number"),
         (
             "listen: localhost\n".into(),

@@ -17,6 +17,7 @@ use support::upstream::Upstream;
 use support::{Reply, TestServer, until};
 
 const KEY: &str = "key-from-the-environment";
+const JWT_SECRET: &str = "a secret of at least thirty-two bytes";
 const BEHIND: &str = "http://127.0.0.1:9000";
 
 fn config(name: &str, real: &str, upstream: &str, redis: &str) -> Config {
@@ -24,7 +25,7 @@ fn config(name: &str, real: &str, upstream: &str, redis: &str) -> Config {
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.contains(real), "{path} names no {real}");
     let text = text.replace(real, upstream);
-    let environment = Environment::from([("GEMINI_API_KEY", KEY), ("REDIS_URL", redis)]);
+    let environment = Environment::from([("GEMINI_API_KEY", KEY), ("JWT_SECRET", JWT_SECRET), ("REDIS_URL", redis)]);
     let mut config = Config::parse(&path, &text).unwrap().with_environment(&environment).unwrap();
     // A busy machine is no outage.
     config.store.timeout = Duration::from_secs(5);

@@ -3,12 +3,21 @@
 use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
+use crate::keyspace::Keyspace;
 use crate::limits::{Capacity, LimitStore, MemoryStore};
+use crate::revocation::Revocations;
+use crate::sessions::{self, SessionStore};
 
 /// Where everything is kept.
 #[derive(Debug, Clone)]
 pub struct Backend {
     pub limits: Arc<dyn LimitStore>,
+    pub sessions: Arc<dyn SessionStore>,
+    pub revocations: Revocations,
+    /// All that is kept there, to look at.
+    pub keys: Keyspace,
+    /// What tokens and sessions are dated by; a store may have its own.
+    pub clock: Arc<dyn Clock>,
     pub kind: BackendKind,
 }
 
@@ -36,6 +45,10 @@ impl Backend {
     }
 
     pub fn memory_on(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
-        Self { limits: Arc::new(MemoryStore::new(capacity, clock)), kind: BackendKind::Memory }
+        let sessions = Arc::new(sessions::MemoryStore::new(Arc::clone(&clock)));
+        let revocations = Revocations::memory(Arc::clone(&clock));
+        let limits = MemoryStore::new(capacity, Arc::clone(&clock));
+        let keys = Keyspace::Memory(limits.clone());
+        Self { limits: Arc::new(limits), sessions, revocations, keys, clock, kind: BackendKind::Memory }
     }
 }

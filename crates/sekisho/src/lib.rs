@@ -78,10 +78,15 @@ pub mod gate;
 pub mod http;
 pub mod identity;
 pub mod key;
+pub mod keyspace;
 pub mod limits;
 mod meters;
 mod open;
+pub mod revocation;
+pub mod sessions;
 pub mod store;
+#[cfg(feature = "tokens")]
+pub mod tokens;
 #[cfg(feature = "tower")]
 pub mod tower;
 

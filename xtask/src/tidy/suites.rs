@@ -1,15 +1,19 @@
 use super::Finding;
 use super::tree::Tree;
 
-const SUITE: &str = "crates/sekisho/tests/conformance.rs";
+const SUITES: [&str; 2] = ["crates/sekisho/tests/conformance.rs", "crates/sekisho/tests/sessions_conformance.rs"];
 const STORES: [&str; 3] = ["memory", "redis", "cluster"];
 
 /// A store that drops out of the suite would go unnoticed, since fewer tests also pass.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let Some(suite) = tree.files().iter().find(|file| file.path == SUITE) else { return Vec::new() };
-    let text = suite.text.to_lowercase();
-    let missing = STORES.iter().filter(|store| !text.contains(*store));
-    missing.map(|store| Finding::new(SUITE, 1, format!("the suite is not run on the store `{store}`"))).collect()
+    let mut findings = Vec::new();
+    for suite in tree.files().iter().filter(|file| SUITES.contains(&file.path.as_str())) {
+        let text = suite.text.to_lowercase();
+        for store in STORES.iter().filter(|store| !text.contains(*store)) {
+            findings.push(Finding::new(&suite.path, 1, format!("the suite is not run on the store `{store}`")));
+        }
+    }
+    findings
 }
 
 #[cfg(test)]
@@ -18,8 +22,8 @@ mod tests {
 
     #[test]
     fn each_store_must_be_named() {
-        assert_eq!(check(&Tree::of(&[(SUITE, "mod memory;\nmod redis;\nmod cluster;\n")])), []);
-        let findings = check(&Tree::of(&[(SUITE, "mod memory;\n")]));
+        assert_eq!(check(&Tree::of(&[(SUITES[0], "mod memory;\nmod redis;\nmod cluster;\n")])), []);
+        let findings = check(&Tree::of(&[(SUITES[0], "mod memory;\n")]));
         assert_eq!(findings.len(), 2);
         assert!(findings[1].message.contains("cluster"));
     }

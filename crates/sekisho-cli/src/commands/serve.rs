@@ -64,11 +64,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<Outcome, Failure> {
 
 /// File, then environment, then flags: each overrides the one before.
 fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigError> {
-    let config = match &args.config {
-        Some(path) => Config::read(path)?,
-        None => config_here()?,
-    };
-    let mut config = config.with_environment(environment)?;
+    let mut config = config_from(args.config.as_deref(), environment)?;
     config.listen = args.listen.unwrap_or(config.listen);
     config.api = args.api.unwrap_or(config.api);
     match args.grpc {
@@ -77,6 +73,11 @@ fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigE
         None => {}
     }
     Ok(config)
+}
+
+/// File, then environment.
+pub(super) fn config_from(file: Option<&Path>, environment: &Environment) -> Result<Config, ConfigError> {
+    file.map_or_else(config_here, Config::read)?.with_environment(environment)
 }
 
 /// The file in the working directory, or what is built in. Of two files neither is more right than the other.

@@ -33,6 +33,13 @@ impl<S: Send + Sync, T: DeserializeOwned, const MAX: usize> FromRequest<S> for B
     }
 }
 
+impl<T: DeserializeOwned> Body<T> {
+    /// What was read before.
+    pub(super) fn parse(bytes: &[u8]) -> Result<T, Problem> {
+        parse(bytes)
+    }
+}
+
 /// The same whatever its type is called: for a route whose callers were never told to name it. A browser is none of them,
 /// and could be made to send such a body by a page of somebody else's; it would say where it comes from.
 pub(crate) struct AnyBody<T>(pub(crate) T);
@@ -46,6 +53,26 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for AnyBody<T> {
         }
         let bytes = read(request, MAX_BODY).await?;
         parse(&bytes).map(Self)
+    }
+}
+
+/// The body of a request as it was sent: JSON in name, for whoever reads it. None where there is none at all.
+pub(super) struct JsonText(pub(super) Option<String>);
+
+impl<S: Send + Sync> FromRequest<S> for JsonText {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let (is_json, is_browser) = (is_json(request.headers()), request.headers().contains_key(ORIGIN));
+        let bytes = read(request, MAX_BODY).await?;
+        if !is_json && (is_browser || !bytes.is_empty()) {
+            return Err(Problem::unsupported_media_type(JSON));
+        }
+        if bytes.is_empty() {
+            return Ok(Self(None));
+        }
+        let text = String::from_utf8(bytes.into()).map_err(|_| Problem::bad_input("", "the body is not UTF-8"))?;
+        Ok(Self(Some(text)))
     }
 }
 

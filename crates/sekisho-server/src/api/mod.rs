@@ -6,8 +6,11 @@ mod decide;
 mod end;
 mod object;
 mod operate;
+mod path;
 mod request;
 mod routes;
+mod sessions;
+mod stats;
 mod words;
 
 use std::sync::Arc;

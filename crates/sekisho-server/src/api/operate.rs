@@ -11,11 +11,13 @@ use sekisho::key::{Endpoint, Subject};
 use sekisho::limits::Decision;
 use sekisho::{Error, Invalid};
 use serde::Serialize;
+use serde_json::json;
 
 use super::answer::Answer;
 use super::body::{Body, Params};
 use super::request::{GrantBody, LATEST, OverrideBody, TargetBody};
 use crate::app::App;
+use crate::audit::{Act, Operator};
 use crate::describe::{self, PolicyView};
 use crate::respond::Problem;
 
@@ -27,22 +29,36 @@ pub(super) async fn explain(
     figures(&app, app.gate.limits().explain(&body.policy, subject, endpoint).await)
 }
 
-pub(super) async fn reset(State(app): State<Arc<App>>, Body(body): Body<TargetBody>) -> Result<Response, Problem> {
+pub(super) async fn reset(
+    State(app): State<Arc<App>>,
+    operator: Operator,
+    Body(body): Body<TargetBody>,
+) -> Result<Response, Problem> {
     let (subject, endpoint) = target(&body.subject, body.endpoint.as_deref())?;
-    figures(&app, app.gate.limits().reset(&body.policy, subject, endpoint).await)
+    let act = act("reset", &body.policy, &body.subject, body.endpoint.as_deref());
+    let doing = async { figures(&app, app.gate.limits().reset(&body.policy, subject, endpoint).await) };
+    app.audit.of(&operator, act, doing).await
 }
 
-pub(super) async fn grant(State(app): State<Arc<App>>, Body(body): Body<GrantBody>) -> Result<Response, Problem> {
+pub(super) async fn grant(
+    State(app): State<Arc<App>>,
+    operator: Operator,
+    Body(body): Body<GrantBody>,
+) -> Result<Response, Problem> {
     let (subject, endpoint) = target(&body.subject, body.endpoint.as_deref())?;
     if body.cost.is_empty() {
         return Err(Problem::bad_input("cost", "`cost` names nothing to give back"));
     }
     let cost = body.cost.cost().map_err(|invalid| Problem::invalid(&invalid))?;
-    figures(&app, app.gate.limits().grant(&body.policy, subject, endpoint, &cost).await)
+    let act =
+        act("grant", &body.policy, &body.subject, body.endpoint.as_deref()).about("cost", json!(body.cost.by_name()));
+    let doing = async { figures(&app, app.gate.limits().grant(&body.policy, subject, endpoint, &cost).await) };
+    app.audit.of(&operator, act, doing).await
 }
 
 pub(super) async fn override_limits(
     State(app): State<Arc<App>>,
+    operator: Operator,
     Body(body): Body<OverrideBody>,
 ) -> Result<Response, Problem> {
     let (subject, endpoint) = target(&body.subject, body.endpoint.as_deref())?;
@@ -50,7 +66,13 @@ pub(super) async fn override_limits(
         return Err(Problem::bad_input("until", format!("`until` must be Unix milliseconds up to {LATEST}")));
     }
     let (limits, until) = (body.limits.by_name(), Timestamp::from_millis(body.until.0));
-    figures(&app, app.gate.limits().override_limits(&body.policy, subject, endpoint, &limits, until).await)
+    let act = act("override", &body.policy, &body.subject, body.endpoint.as_deref())
+        .about("limits", json!(limits))
+        .about("until", body.until.0);
+    let doing = async {
+        figures(&app, app.gate.limits().override_limits(&body.policy, subject, endpoint, &limits, until).await)
+    };
+    app.audit.of(&operator, act, doing).await
 }
 
 /// What is configured.
@@ -63,6 +85,11 @@ pub(super) async fn policies(State(app): State<Arc<App>>) -> Json<Policies> {
     let mut policies = describe::policies(&app.config.policies);
     policies.extend(describe::policies_of(&app.config.domains));
     Json(Policies { policies })
+}
+
+/// All three can give somebody more than the policy does.
+fn act(name: &'static str, policy: &str, subject: &str, endpoint: Option<&str>) -> Act {
+    Act::giving(name).about("policy", policy).about("subject", subject).maybe("endpoint", endpoint)
 }
 
 fn target(subject: &str, endpoint: Option<&str>) -> Result<(Subject, Option<Endpoint>), Problem> {

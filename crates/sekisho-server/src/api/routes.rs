@@ -6,14 +6,18 @@ use axum::extract::State;
 use axum::handler::Handler;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodRouter, any, delete, get, post, put};
 use serde_json::{Value, json};
 
 use super::answer::{self, Released, Results, Settled};
 use super::operate::Policies;
+use super::path::{SessionPath, UserPath};
 use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody, ReserveBody, SettleBody, TargetBody};
-use super::{decide, end, operate};
+use super::sessions::{EndedView, ExceptQuery, SessionList, SessionView, TermsView, TouchBody, TtlQuery};
+use super::stats::{KeyQuery, KeyStats, Stats, StatsQuery};
+use super::{decide, end, operate, sessions, stats};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
@@ -35,6 +39,14 @@ impl Route {
         Self { path, methods: &["POST"], handler: post(handler), operation }
     }
 
+    fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+        Self { path, methods: &["PUT"], handler: put(handler), operation }
+    }
+
+    fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+        Self { path, methods: &["DELETE"], handler: delete(handler), operation }
+    }
+
     fn any<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
         let methods = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
         Self { path, methods, handler: any(handler), operation }
@@ -42,7 +54,7 @@ impl Route {
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    [limits(), operators(), others()].into_iter().flatten().collect()
+    [limits(), operators(), self::sessions(), others()].into_iter().flatten().collect()
 }
 
 fn limits() -> Vec<Route> {
@@ -152,6 +164,23 @@ fn operators() -> Vec<Route> {
                 .answers(Answer::new(StatusCode::OK, "Every policy.").json::<Policies>()),
         ),
         Route::get(
+            "/v1/stats/keys",
+            stats::keys,
+            operation("stats", "How many keys there are of which category")
+                .queries::<StatsQuery>()
+                .answers(Answer::new(StatusCode::OK, "All categories.").json::<Stats>())
+                .asks_the_store(),
+        ),
+        Route::get(
+            "/v1/stats/key",
+            stats::key,
+            operation("statsOfKey", "One key, without what is in it")
+                .queries::<KeyQuery>()
+                .answers(Answer::new(StatusCode::OK, "Its kind and figures.").json::<KeyStats>())
+                .fails(&[StatusCode::NOT_FOUND])
+                .asks_the_store(),
+        ),
+        Route::get(
             "/metrics",
             metrics::render,
             operation("metrics", "Figures for Prometheus")
@@ -164,6 +193,87 @@ fn operators() -> Vec<Route> {
                 .answers(Answer::new(StatusCode::OK, "OpenAPI 3.1.").json::<serde_json::Map<String, Value>>()),
         ),
     ]
+}
+
+fn sessions() -> Vec<Route> {
+    let operation = |id, summary| Operation::new("sessions", id, summary).asks_the_store();
+    let of_user = |id, summary| operation(id, summary).at::<UserPath>();
+    let of_one = |id, summary| operation(id, summary).at::<SessionPath>();
+    let ok = |description| Answer::new(StatusCode::OK, description);
+    let stored = |answer: Answer| answer.json::<SessionView>().header("ETag", headers::etag());
+    let example = json!({
+        "user_id": "u-1", "access_token": "eyJ…", "created_at": "2025-09-30T10:00:00Z", "ip_address": "192.0.2.1",
+    });
+    type Members = serde_json::Map<String, Value>;
+    let mut routes = vec![
+        Route::post(
+            "/v1/sessions/{user}",
+            sessions::create,
+            of_user("createSession", "A new session under an id chosen here")
+                .queries::<TtlQuery>()
+                .may_ask::<Members>(json!({ "ip_address": "192.0.2.1" }))
+                .answers(stored(Answer::new(StatusCode::CREATED, "It is stored; `Set-Cookie` is for the browser.")))
+                .fails(&[StatusCode::CONFLICT]),
+        ),
+        Route::get(
+            "/v1/sessions/{user}",
+            sessions::list,
+            of_user("sessions", "A user's sessions, without tokens")
+                .answers(ok("The newest first.").json::<SessionList>()),
+        ),
+        Route::delete(
+            "/v1/sessions/{user}",
+            sessions::end_all,
+            of_user("endSessions", "Ends all of a user's sessions and tokens, or all sessions but one")
+                .queries::<ExceptQuery>()
+                .answers(ok("They have ended.").json::<EndedView>()),
+        ),
+        Route::put(
+            "/v1/sessions/{user}/{sid}",
+            sessions::put,
+            of_one("putSession", "Stores exactly the JSON given")
+                .queries::<TtlQuery>()
+                .reads_header("If-Match", "The `ETag` of what is replaced; how long it lives does not change then.")
+                .asks::<Members>(example)
+                .answers(stored(ok("It is stored.")))
+                .fails(&[StatusCode::CONFLICT, StatusCode::PRECONDITION_FAILED]),
+        ),
+        Route::get(
+            "/v1/sessions/{user}/{sid}",
+            sessions::get,
+            of_one("session", "One session").answers(stored(ok("As it was stored."))).fails(&[StatusCode::NOT_FOUND]),
+        ),
+        Route::delete(
+            "/v1/sessions/{user}/{sid}",
+            sessions::end,
+            of_one("endSession", "Ends one session").answers(Answer::new(StatusCode::NO_CONTENT, "It has ended.")),
+        ),
+        Route::post(
+            "/v1/sessions/{user}/{sid}/touch",
+            sessions::touch,
+            of_one("touchSession", "Lets it live longer, up to the absolute cap")
+                .may_ask::<TouchBody>(json!({ "ttl": 3600 }))
+                .answers(ok("What is left of its life.").json::<SessionView>())
+                .fails(&[StatusCode::NOT_FOUND]),
+        ),
+        Route::post(
+            "/v1/sessions/{user}/{sid}/rotate",
+            sessions::rotate,
+            of_one("rotateSession", "The same session under a new id; the old one is dead")
+                .answers(stored(ok("Under its new id; `Set-Cookie` is for the browser.")))
+                .fails(&[StatusCode::NOT_FOUND]),
+        ),
+        Route::get(
+            "/v1/policies/sessions",
+            sessions::terms,
+            Operation::new("sessions", "sessionTerms", "How long sessions live, and how many a user may have")
+                .answers(ok("What is configured.").json::<TermsView>()),
+        ),
+    ];
+    for route in &mut routes {
+        route.handler = std::mem::take(&mut route.handler).layer(map_response(sessions::no_store));
+    }
+    routes
 }
 
 /// What proxies ask.

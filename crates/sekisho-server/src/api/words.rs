@@ -4,10 +4,14 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::key::{Endpoint, Subject};
+use sekisho::sessions::{Sid, UserId};
 use serde_json::{Value, json};
 
 /// What stands in a key: no braces, which choose a slot, and no control characters.
 const PART: &str = r"^[^{}\x00-\x1f\x7f-\x9f]+$";
+
+/// What stands in the key of a session: as above, and nothing that parts keys or is a pattern.
+const ID: &str = r"^[^:*?\[\]{}\s\x00-\x1f\x7f-\x9f]+$";
 
 macro_rules! words {
     ($($(#[$meta:meta])* $name:ident: $schema:tt;)*) => {$(
@@ -39,6 +43,13 @@ words! {
     IdempotencyKey: { "type": "string", "minLength": 1, "maxLength": 256, "pattern": PART };
     /// The longest that the engine reads.
     ReservationText: { "type": "string", "minLength": 1, "maxLength": 32 * 1024, "pattern": "^[A-Za-z0-9_-]+$" };
+    /// A whole number; a query is text.
+    KeyBudget: { "type": "string", "pattern": "^[1-9][0-9]{0,7}$" };
+    KeyText: { "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$" };
+    UserText: { "type": "string", "minLength": 1, "maxLength": UserId::MAX_BYTES, "pattern": ID };
+    SidText: { "type": "string", "minLength": 1, "maxLength": Sid::MAX_BYTES, "pattern": ID };
+    /// Up to 366 days.
+    Seconds: { "type": "string", "pattern": "^[1-9][0-9]{0,6}$" };
     Address: { "type": "string", "anyOf": [{ "format": "ipv4" }, { "format": "ipv6" }] };
 }
 

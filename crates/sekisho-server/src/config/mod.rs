@@ -1,5 +1,6 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
+mod audit;
 mod connections;
 mod domain;
 pub mod env;
@@ -14,7 +15,9 @@ mod route;
 mod rule;
 mod schema;
 mod secret;
+mod sessions;
 mod tls;
+mod tokens;
 mod tree;
 pub(crate) mod units;
 mod warnings;
@@ -28,6 +31,7 @@ use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
 use crate::envoy::Domain;
+pub use audit::AuditTo;
 pub use connections::Connections;
 pub use domain::read_domains;
 use env::Environment;
@@ -40,7 +44,9 @@ use read::Reader;
 pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
+pub use sessions::{CookieConfig, SameSite, SessionStoreConfig, SessionsConfig};
 pub use tls::TlsConfig;
+pub use tokens::{Credential, IssuerConfig, KeySource, TokensConfig};
 use tree::{Node, Value};
 
 const FORWARDED_BY: [(&str, ForwardedBy); 2] =
@@ -84,6 +90,11 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What `/auth/nginx` and `/auth/forward` check.
     pub auth: Option<AuthConfig>,
+    /// Where acts of operators are written.
+    pub audit: AuditTo,
+    /// Whose tokens are believed.
+    pub tokens: TokensConfig,
+    pub sessions: SessionsConfig,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -95,6 +106,8 @@ pub struct Config {
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
     pub policy: String,
+    /// What callers have to show, all of it.
+    pub require: Vec<Credential>,
 }
 
 #[derive(Debug, Clone)]
@@ -125,6 +138,9 @@ impl Default for Config {
             policies: Vec::new(),
             routes: Vec::new(),
             auth: None,
+            audit: AuditTo::Log,
+            tokens: TokensConfig::default(),
+            sessions: SessionsConfig::default(),
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -159,16 +175,29 @@ impl Config {
         let root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
-        for file in config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files) {
+        let tls = config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files);
+        for file in tls.chain(config.tokens.files()) {
             *file = folder.join(&*file);
             config.files.push(file.clone());
         }
+        config.audit.place_in(folder);
         let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
         if !reader.problems.is_empty() {
             let here = ConfigError::in_file(name, text, reader.problems);
             return Err(ConfigError::all([here].into_iter().chain(elsewhere)));
         }
         if elsewhere.is_empty() { Ok(config) } else { Err(ConfigError::all(elsewhere)) }
+    }
+
+    /// Every Redis that is named, each once.
+    pub fn stores(&self) -> Vec<&StoreUrl> {
+        let mut urls: Vec<_> = self.store.url.iter().collect();
+        for url in self.sessions.store.iter().map(|store| &store.url) {
+            if !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+        urls
     }
 
     /// Lets variables override the file.
@@ -199,6 +228,8 @@ impl Config {
                 secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
             }
         }
+        let secrets = self.tokens.take_secrets(|name| environment.get(name));
+        secrets.map_err(|(name, reason)| refuse(&name, reason))?;
         self.api_token = environment.api_token().map(|token| Secret::new(token.to_owned()));
         Ok(self)
     }
@@ -268,23 +299,39 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("usage_policy") {
         config.usage_policy = read_usage_policy(reader, node, &named);
     }
+    if let Some(node) = fields.take("tokens") {
+        config.tokens = tokens::read(reader, node).unwrap_or_default();
+    }
     if let Some(node) = fields.take("routes") {
-        config.routes = route::read_all(reader, node, &config.policies, &named);
+        config.routes = route::read_all(reader, node, &config.policies, &named, &config.tokens);
     }
     if let Some(node) = fields.take("auth") {
-        config.auth = read_auth(reader, node, &config.policies, &named);
+        config.auth = read_auth(reader, node, &config.policies, &named, &config.tokens);
+    }
+    if let Some(to) = fields.take("audit").and_then(|node| audit::read(reader, node)) {
+        config.audit = to;
+    }
+    if let Some(node) = fields.take("sessions") {
+        config.sessions = sessions::read(reader, node, config.store.timeout);
     }
     Some(config)
 }
 
-fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {
+fn read_auth(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &[PolicyConfig],
+    named: &[&str],
+    tokens: &TokensConfig,
+) -> Option<AuthConfig> {
     let fields = reader.fields(node, "auth", &keys::AUTH)?;
     let Some(node) = fields.peek("policy") else {
         reader.complain(fields.at, "`policy` is missing: it says what is charged");
         return None;
     };
-    let policy = policy::named_with_subject(reader, node, policies, named)?;
-    Some(AuthConfig { policy: policy.policy.name().to_owned() })
+    let policy = policy::named_with_subject(reader, node, policies, named);
+    let require = tokens::read_require(reader, &fields, tokens);
+    Some(AuthConfig { policy: policy?.policy.name().to_owned(), require: require? })
 }
 
 fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {

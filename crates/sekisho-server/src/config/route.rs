@@ -11,6 +11,7 @@ use super::path::PathPattern;
 use super::policy::{self, PolicyConfig};
 use super::problem::did_you_mean;
 use super::read::{Fields, Reader};
+use super::tokens::{self, Credential, TokensConfig};
 use super::tree::{Node, Value};
 
 /// The gateway answers these itself.
@@ -28,6 +29,8 @@ pub struct Route {
     pub endpoint: String,
     pub policy: String,
     pub cost: Cost,
+    /// What callers have to show, all of it.
+    pub require: Vec<Credential>,
     pub action: Action,
 }
 
@@ -45,10 +48,16 @@ pub struct FixedResponse {
     pub body: Bytes,
 }
 
-pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Vec<Route> {
+pub(super) fn read_all(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &[PolicyConfig],
+    named: &[&str],
+    tokens: &TokensConfig,
+) -> Vec<Route> {
     let mut routes: Vec<(u32, Route)> = Vec::new();
     for node in reader.list(node, "routes").unwrap_or_default() {
-        let Some(route) = read(reader, node, policies, named) else { continue };
+        let Some(route) = read(reader, node, policies, named, tokens) else { continue };
         let covers = |earlier: &Route| {
             let methods = earlier.methods.is_empty()
                 || !route.methods.is_empty() && route.methods.iter().all(|method| earlier.methods.contains(method));
@@ -63,7 +72,13 @@ pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfi
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
-fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<Route> {
+fn read(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &[PolicyConfig],
+    named: &[&str],
+    tokens: &TokensConfig,
+) -> Option<Route> {
     let fields = reader.fields(node, "routes", &keys::ROUTES)?;
     let mut needed = |name: &str| {
         if fields.peek(name).is_none() {
@@ -78,6 +93,7 @@ fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&s
         Some(node) => read_cost(reader, node, config)?,
         None => Cost::default(),
     };
+    let require = tokens::read_require(reader, &fields, tokens);
     let action = read_action(reader, &fields, config);
     let (host, path, methods) = matched?;
     let endpoint = match fields.peek("endpoint") {
@@ -89,13 +105,14 @@ fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&s
         }
         None => path.endpoint(),
     };
-    Some(Route { host, path, methods, endpoint, policy: config.policy.name().to_owned(), cost, action: action? })
+    let policy = config.policy.name().to_owned();
+    Some(Route { host, path, methods, endpoint, policy, cost, require: require?, action: action? })
 }
 
 fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) -> Option<Action> {
     match (fields.peek("respond"), fields.peek("upstream")) {
         (Some(respond), None) => {
-            for name in ["timeout", "release_on", "settle_from", "secret"] {
+            for name in ["timeout", "release_on", "settle_from", "secret", "forward_credentials"] {
                 if let Some(node) = fields.peek(name) {
                     reader.complain(
                         node.at,

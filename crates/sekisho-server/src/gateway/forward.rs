@@ -21,6 +21,7 @@ use super::pool::{Link, NoAnswer, Pool};
 use super::upload::Upload;
 use super::usage::Usage;
 use crate::app::App;
+use crate::caller::Caller;
 use crate::config::{Forward, Upstream};
 use crate::facts::Peer;
 use crate::quiet::quietly;
@@ -33,6 +34,7 @@ pub(super) struct Errand<'a> {
     pub(super) peer: Peer,
     /// The peer is a proxy of ours.
     pub(super) is_trusted: bool,
+    pub(super) caller: &'a Caller,
 }
 
 /// Sends an admitted request on. The admission goes with it: whoever drops it on the way, a client that left included,
@@ -141,9 +143,13 @@ fn outbound(
         }
         None => None,
     };
+    if !to.forward_credentials {
+        errand.caller.take_credentials(&mut head.headers);
+    }
     let of_uri = || head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
     let asked = head.headers.get(HOST).cloned().or_else(of_uri);
-    let from = From { peer: peer.ip(), is_trusted, host: asked, scheme: peer.scheme() };
+    let user = errand.caller.header();
+    let from = From { peer: peer.ip(), is_trusted, host: asked, scheme: peer.scheme(), user };
     head.headers = headers::to_upstream(std::mem::take(&mut head.headers), from, secret);
     head.headers.insert(HOST, host.clone());
     if !to.settle_from.is_empty() {

@@ -11,6 +11,7 @@ use axum::http::uri::Authority;
 use axum::http::{Method, Version};
 use smallvec::SmallVec;
 
+use crate::caller::USER;
 use crate::respond::Problem;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -109,6 +110,8 @@ pub(crate) struct From {
     /// Whom it is for, as the client wrote it.
     pub(crate) host: Option<HeaderValue>,
     pub(crate) scheme: &'static str,
+    /// Who it is, empty if unknown.
+    pub(crate) user: HeaderValue,
 }
 
 /// The headers for the upstream. Framing is not copied: the client library writes it anew from the body.
@@ -134,6 +137,7 @@ pub(crate) fn to_upstream(mut headers: HeaderMap, from: From, secret: Option<(&H
     if let Ok(hops) = HeaderValue::try_from(hops) {
         headers.insert(FORWARDED_FOR, hops);
     }
+    headers.insert(USER, from.user);
     headers.insert(FORWARDED_PROTO, proto);
     if let Some(host) = host {
         headers.insert(FORWARDED_HOST, host);
@@ -189,6 +193,7 @@ mod tests {
             is_trusted,
             host: Some(HeaderValue::from_static("api.example")),
             scheme: "http",
+            user: HeaderValue::from_static(""),
         }
     }
 
@@ -217,11 +222,16 @@ mod tests {
         let headers = to_upstream(sent.clone(), from(false), None);
         assert_eq!(
             headers,
-            map(&[("x-forwarded-for", "10.0.0.1"), ("x-forwarded-proto", "http"), ("x-forwarded-host", "api.example")])
+            map(&[
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-sekisho-user", ""),
+                ("x-forwarded-proto", "http"),
+                ("x-forwarded-host", "api.example"),
+            ])
         );
         let headers = to_upstream(sent, from(true), None);
         assert_eq!(headers["x-forwarded-for"], "6.6.6.6, 10.0.0.1");
-        assert!(!headers.contains_key("x-sekisho-user"), "not even a proxy says this");
+        assert_eq!(headers["x-sekisho-user"], "", "not even a proxy says this");
     }
 
     #[test]
@@ -229,7 +239,8 @@ mod tests {
         let sent =
             map(&[("content-length", "5"), ("transfer-encoding", "chunked"), ("te", "trailers"), ("expect", "x")]);
         let headers = to_upstream(sent, from(false), None);
-        assert_eq!(headers.keys().filter(|name| !name.as_str().starts_with("x-forwarded")).count(), 0);
+        let theirs = headers.keys().filter(|name| !name.as_str().starts_with("x-forwarded") && *name != USER);
+        assert_eq!(theirs.count(), 0);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use sekisho::limits::{Decision, ReserveOptions, Reserved};
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::caller;
 use crate::config::{Action, Route};
 use crate::facts::{self, Peer};
 use crate::respond::Problem;
@@ -132,8 +133,9 @@ fn is_named(host: &str, wanted: &str) -> bool {
 
 /// Charges the route's policy, then answers, with the figures on either answer.
 async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
+    let caller = caller::establish(app, &route.require, &route.policy, &head.headers).await?;
     let client = facts::client(app, peer, &head.headers);
-    let facts = facts::of(app, &route.policy, client, Some(&route.endpoint), &head.headers);
+    let facts = facts::of(app, &route.policy, client, &caller, Some(&route.endpoint), &head.headers);
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
     let decided = |error| app.problem(&error);
     match &route.action {
@@ -160,7 +162,8 @@ async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<
                     let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
                     let request = Request::from_parts(head, body.unwrap_or_default());
                     // In a box of its own, so that what only answers does not carry it.
-                    Ok(Box::pin(forward::forward(Errand { app, to, peer, is_trusted }, request, admission)).await)
+                    let errand = Errand { app, to, peer, is_trusted, caller: &caller };
+                    Ok(Box::pin(forward::forward(errand, request, admission)).await)
                 }
             }
         }

@@ -7,6 +7,10 @@ pub(crate) fn retry_after() -> Value {
     json!({ "description": description, "required": true, "schema": { "type": "integer", "minimum": 1 } })
 }
 
+pub(crate) fn etag() -> Value {
+    json!({ "description": "The version, for `If-Match`.", "required": true, "schema": { "type": "string" } })
+}
+
 pub(super) fn www_authenticate() -> Value {
     json!({ "required": true, "schema": { "type": "string", "pattern": "^Bearer " } })
 }

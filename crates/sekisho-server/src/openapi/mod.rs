@@ -60,7 +60,11 @@ pub(crate) fn document<'a>(
             let described = operation.describe(&name, methods.len() == 1, is_closed, &mut schemas);
             (name, described)
         };
-        paths.insert(path.to_owned(), Value::Object(methods.iter().map(describe).collect()));
+        let described: Map<String, Value> = methods.iter().map(describe).collect();
+        match paths.entry(path).or_insert_with(|| json!({})) {
+            Value::Object(known) => known.extend(described),
+            _ => unreachable!("a path is an object from the line above"),
+        }
     }
     let responses = problems::responses(&mut schemas);
     let mut types = schemas.requests.take_definitions(true);

@@ -16,9 +16,11 @@ pub(crate) struct Operation {
     tag: &'static str,
     /// The scheme that the token comes in.
     token: &'static str,
+    path: Option<SchemaOf>,
     query: Option<SchemaOf>,
     headers: Vec<(&'static str, &'static str)>,
     body: Option<(SchemaOf, Value)>,
+    may_lack_body: bool,
     answers: Vec<Answer>,
     problems: Vec<StatusCode>,
 }
@@ -41,9 +43,11 @@ impl Operation {
             summary,
             tag,
             token: super::BEARER,
+            path: None,
             query: None,
             headers: Vec::new(),
             body: None,
+            may_lack_body: false,
             answers: Vec::new(),
             // Every route wants the token, and every request has a deadline.
             problems: vec![StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT],
@@ -59,6 +63,18 @@ impl Operation {
     pub(crate) fn asks<T: JsonSchema>(mut self, example: Value) -> Self {
         self.body = Some((schema_of::<T>, example));
         self.fails(&[StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
+    }
+
+    /// Takes a JSON body, or none.
+    pub(crate) fn may_ask<T: JsonSchema>(mut self, example: Value) -> Self {
+        self.may_lack_body = true;
+        self.asks::<T>(example)
+    }
+
+    /// Has the fields of `T` in its path.
+    pub(crate) fn at<T: JsonSchema>(mut self) -> Self {
+        self.path = Some(T::json_schema);
+        self.fails(&[StatusCode::BAD_REQUEST])
     }
 
     /// Takes the fields of `T` as a query.
@@ -112,7 +128,8 @@ impl Operation {
         }
         if let Some((schema, example)) = &self.body {
             let content = json!({ "schema": schema(&mut schemas.requests), "example": example });
-            operation["requestBody"] = json!({ "required": true, "content": { "application/json": content } });
+            operation["requestBody"] =
+                json!({ "required": !self.may_lack_body, "content": { "application/json": content } });
         }
         operation
     }
@@ -120,17 +137,19 @@ impl Operation {
     fn parameters(&self, schemas: &mut Schemas) -> Vec<Value> {
         let header = |(name, description): &(&str, &str)| json!({ "in": "header", "name": name, "description": description, "schema": { "type": "string" } });
         let mut parameters: Vec<Value> = self.headers.iter().map(header).collect();
-        let Some(query) = self.query else { return parameters };
-        let query = query(&mut schemas.requests).to_value();
-        for (name, schema) in query["properties"].as_object().into_iter().flatten() {
-            let is_required = query["required"].as_array().is_some_and(|required| required.contains(&json!(name)));
-            let mut schema = schema.clone();
-            let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
-            // A query has no null; it leaves out.
-            schema["type"] = json!("string");
-            parameters.push(json!({
-                "in": "query", "name": name, "required": is_required, "description": description, "schema": schema,
-            }));
+        for (place, fields) in [("path", self.path), ("query", self.query)] {
+            let Some(fields) = fields else { continue };
+            let fields = fields(&mut schemas.requests).to_value();
+            for (name, schema) in fields["properties"].as_object().into_iter().flatten() {
+                let is_required = fields["required"].as_array().is_some_and(|required| required.contains(&json!(name)));
+                let mut schema = schema.clone();
+                let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+                // A query has no null; it leaves out.
+                schema["type"] = json!("string");
+                parameters.push(json!({
+                    "in": place, "name": name, "required": is_required, "description": description, "schema": schema,
+                }));
+            }
         }
         parameters
     }

@@ -7,12 +7,13 @@ use super::operation::Answer;
 use super::{Schemas, headers};
 
 /// Status, name, and when it comes.
-const PROBLEMS: [(StatusCode, &str, &str); 9] = [
+const PROBLEMS: [(StatusCode, &str, &str); 10] = [
     (StatusCode::BAD_REQUEST, "Invalid", "Something in the request cannot be; `field` says what. Nothing was counted."),
     (StatusCode::UNAUTHORIZED, "Unauthorized", "A token is set, and the request has none or another one."),
-    (StatusCode::NOT_FOUND, "Unknown", "No such policy, no such reservation, or nothing configured here."),
+    (StatusCode::NOT_FOUND, "Unknown", "No such policy, reservation or session, or nothing configured here."),
     (StatusCode::REQUEST_TIMEOUT, "TooSlow", "The request did not arrive, or was not decided, in time."),
-    (StatusCode::CONFLICT, "Ended", "The reservation ended otherwise; `state` says how."),
+    (StatusCode::CONFLICT, "Ended", "The reservation ended otherwise, and `state` says how; or the session has ended."),
+    (StatusCode::PRECONDITION_FAILED, "Changed", "The session is not what `If-Match` says any more."),
     (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge", "The body is longer than a mebibyte."),
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, "NotJson", "The body is not `application/json`."),
     (StatusCode::INTERNAL_SERVER_ERROR, "Failed", "The server failed."),

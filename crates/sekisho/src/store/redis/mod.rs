@@ -15,10 +15,13 @@ mod coalesce;
 mod error;
 mod node;
 mod script;
+mod server;
 mod slots;
+pub(crate) mod tracking;
 mod url;
 
 pub use client::{Options, Redis};
 pub use error::Error;
 pub use script::{Job, Script};
+pub use server::Server;
 pub use slots::key_slot;

@@ -1,0 +1,110 @@
+//! The cookie in which a browser carries a session: user and id, because the key of a session needs both.
+//!
+//! `__Host-session=<user>:<sid>`, each escaped where a cookie could not hold it. Neither may hold a colon. It is a line of text in one
+//! direction and a search in the other, for which a library of cookies with jars and dates would be more to trust.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::http::header::{COOKIE, HeaderMap, HeaderValue};
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use sekisho::sessions::SessionId;
+
+use crate::config::{CookieConfig, SameSite};
+
+/// What RFC 6265 keeps out of a value, and the escape itself.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b',').add(b';').add(b'\\').add(b'%');
+
+/// `Set-Cookie` for a session that lives so long.
+pub(crate) fn set(config: &CookieConfig, id: &SessionId, ttl: Option<Duration>) -> HeaderValue {
+    let escape = |text| utf8_percent_encode(text, ESCAPED);
+    let value = format!("{}:{}", escape(id.user.as_str()), escape(id.sid.as_str()));
+    line(config, &value, ttl)
+}
+
+/// `Set-Cookie` that takes it away. A browser finds the cookie by the same attributes, so they are the same.
+#[allow(dead_code, reason = "the logout of browsers comes with the callers that carry a cookie")]
+pub(crate) fn remove(config: &CookieConfig) -> HeaderValue {
+    line(config, "", Some(Duration::ZERO))
+}
+
+fn line(config: &CookieConfig, value: &str, ttl: Option<Duration>) -> HeaderValue {
+    let age = ttl.map(|ttl| format!("; Max-Age={}", ttl.as_secs())).unwrap_or_default();
+    let same_site = match config.same_site {
+        SameSite::Strict => "Strict",
+        SameSite::Lax => "Lax",
+        SameSite::None => "None",
+    };
+    let line = format!("{}={value}; Path=/; Secure; HttpOnly; SameSite={same_site}{age}", config.name);
+    // All that is left is printable ASCII: the name was checked, the value is escaped.
+    HeaderValue::from_str(&line).unwrap_or(HeaderValue::from_static(""))
+}
+
+/// The session that a request carries under this name. None too where it carries two: nobody can say which is meant.
+#[allow(dead_code, reason = "as above")]
+pub(crate) fn session(headers: &HeaderMap, name: &str) -> Option<SessionId> {
+    let values = headers.get_all(COOKIE).iter().filter_map(|header| header.to_str().ok());
+    let pairs = values.flat_map(|header| header.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    let mut found = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
+    let (value, None) = (found.next()?, found.next()) else { return None };
+    let (user, sid) = value.split_once(':')?;
+    let read = |text| -> Option<Cow<'_, str>> { percent_decode_str(text).decode_utf8().ok() };
+    SessionId::new(read(user)?, read(sid)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn carried(cookie: &str) -> Option<SessionId> {
+        let mut headers = HeaderMap::new();
+        headers.insert(COOKIE, HeaderValue::from_str(cookie).unwrap());
+        session(&headers, "__Host-session")
+    }
+
+    #[test]
+    fn c16_a_cookie_has_every_attribute_and_its_removal_the_same() {
+        let id = SessionId::new("u1", "s1").unwrap();
+        let config = CookieConfig::default();
+        let set = set(&config, &id, Some(Duration::from_secs(60)));
+        assert_eq!(set, "__Host-session=u1:s1; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=60");
+        assert_eq!(remove(&config), "__Host-session=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0");
+    }
+
+    #[test]
+    fn c16_the_longest_cookie_fits_in_a_browser() {
+        let id = SessionId::new("\"".repeat(256), "\"".repeat(128)).unwrap();
+        let set = set(&CookieConfig::default(), &id, None);
+        let pair = set.to_str().unwrap().split(';').next().unwrap();
+        assert!(pair.len() <= 4_096, "{}", pair.len());
+        assert_eq!(carried(pair), Some(id));
+    }
+
+    #[test]
+    fn any_id_comes_back_as_it_went() {
+        for (user, sid) in [("u", "s"), ("ユーザー", "a;b"), ("a@example.org", "x=y,\"z\""), ("100%", "%3A")] {
+            let id = SessionId::new(user, sid).unwrap();
+            let set = set(&CookieConfig::default(), &id, None);
+            let pair = set.to_str().unwrap().split(';').next().unwrap();
+            assert_eq!(carried(&format!("other=1; {pair}; more=2")), Some(id), "{pair}");
+        }
+    }
+
+    #[test]
+    fn c06_what_is_no_session_is_none() {
+        for cookie in [
+            "other=u:s",
+            "__Host-session=",
+            "__Host-session=us",
+            "__Host-session=:s",
+            "__Host-session=u:",
+            "__Host-session=u:a%3Ab",
+            "__Host-session=*:s",
+            "__Host-session=u:%00",
+            "__Host-session=u:%ff",
+            "__Host-session=u:s; __Host-session=v:t",
+        ] {
+            assert_eq!(carried(cookie), None, "{cookie}");
+        }
+    }
+}

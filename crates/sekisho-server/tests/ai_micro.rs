@@ -1,0 +1,138 @@
+//! examples/ai-micro beside the Python client that its services have always had, on one Redis, in both directions.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+
+use sekisho_server::config::Config;
+use sekisho_server::config::env::Environment;
+use sekisho_testkit::RedisServer;
+use serde_json::{Value, json};
+use support::TestServer;
+use support::upstream::Upstream;
+
+const SECRET: &str = "a secret of at least thirty-two bytes";
+const USER: &str = "550e8400-e29b-41d4-a716-446655440000";
+
+struct AiMicro {
+    redis: RedisServer,
+    upstream: Upstream,
+    server: TestServer,
+}
+
+impl AiMicro {
+    fn start() -> Self {
+        let (redis, upstream) = (RedisServer::start(), Upstream::start());
+        let text = std::fs::read_to_string(example("sekisho.yaml")).unwrap();
+        let text = text.replace("http://127.0.0.1:9000", &format!("http://{}", upstream.address));
+        let environment = Environment::from([("REDIS_URL", redis.url().as_str()), ("JWT_SECRET", SECRET)]);
+        let mut config = Config::parse("sekisho.yaml", &text).unwrap().with_environment(&environment).unwrap();
+        // The example's fifty milliseconds are for machines that do nothing else.
+        config.store.timeout = std::time::Duration::from_secs(5);
+        Self { server: TestServer::on_its_store(config), redis, upstream }
+    }
+
+    /// Calls a function of client.py.
+    #[track_caller]
+    fn python(&self, call: &str, arguments: &[Value]) -> Value {
+        let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/ai-micro/bin/python");
+        assert!(python.exists(), "redis-py is not installed, and this test needs it: run `cargo xtask setup`");
+        let mut command = Command::new(python);
+        command.args(["-W", "ignore::DeprecationWarning"]).arg(example("client.py")).arg(self.redis.url()).arg(call);
+        let output = command.args(arguments.iter().map(Value::to_string)).output().unwrap();
+        assert!(output.status.success(), "{call}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+}
+
+fn example(file: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/ai-micro").join(file)
+}
+
+#[test]
+fn limits_hold_for_both_together() {
+    let here = AiMicro::start();
+    let update = || here.server.send_to_gateway("PUT", "/api/profiles/7", &[("x-user-id", USER)], "{}").status;
+    let old = || here.python("check_rate_limit", &[json!(USER), json!("/api/profiles/update"), json!(10)]);
+    // An hour may begin in between; then there is a second one to fill.
+    let mut admitted = 0;
+    for _ in 0..8 {
+        admitted += u32::from(update() == 200);
+        admitted += u32::from(old() == json!(true));
+    }
+    assert!(admitted == 10 || admitted == 16, "{admitted} were admitted");
+    let keys = here.redis.command(&["KEYS", "rate:*"]);
+    assert_eq!(admitted == 10, keys.items().len() == 1, "{keys:?}");
+    assert_eq!(here.upstream.seen()[0]["headers"]["x-user-id"], USER);
+}
+
+#[test]
+fn what_python_wrote_is_counted() {
+    let here = AiMicro::start();
+    here.python("login", &[json!(USER), json!("sess-1"), json!("eyJ.access"), json!("eyJ.refresh")]);
+    here.python("add_to_blacklist", &[json!("jti-1"), json!("refresh"), json!(604_800)]);
+    here.python("cache_profile", &[json!(USER), json!({ "first_name": "太郎" })]);
+    here.python("check_rate_limit", &[json!(USER), json!("/api/profiles")]);
+    let stats = here.server.get("/v1/stats/keys").expect(200);
+    for category in ["session", "blacklist", "cache", "rate"] {
+        assert_eq!(stats["categories"][category]["keys"], 1, "{category}: {stats}");
+    }
+    let ttl = stats["categories"]["blacklist"]["mean_ttl_seconds"].as_f64().unwrap();
+    assert!((604_000.0..=604_800.0).contains(&ttl), "{stats}");
+}
+
+#[test]
+fn sessions_are_the_same_on_both_sides() {
+    let here = AiMicro::start();
+    let (api, sid) = (&here.server, |sid: &str| format!("/v1/sessions/{USER}/{sid}"));
+    let python = |call: &str, sid: &str| here.python(call, &[json!(USER), json!(sid)]);
+
+    // Python writes, Sekisho reads: with times that have no zone.
+    let saved = here.python("login", &[json!(USER), json!("sess-1"), json!("eyJ.access"), json!("eyJ.refresh")]);
+    let mut read = api.get(&sid("sess-1")).expect(200);
+    let ttl = read.as_object_mut().unwrap().remove("ttl_seconds").unwrap();
+    assert_eq!(read, saved);
+    assert!((3_500..=3_600).contains(&ttl.as_i64().unwrap()), "{ttl}");
+    let list = api.get(&format!("/v1/sessions/{USER}"));
+    assert!(!list.text.contains("eyJ"), "{}", list.text);
+    assert_eq!(list.expect(200)["sessions"][0]["session_id"], "sess-1");
+
+    // Sekisho writes, Python reads, to the letter.
+    let document = json!({ "user_id": USER, "created_at": saved["created_at"], "roles": ["太郎"] });
+    let stored = api.send("PUT", &sid("sess-2"), &[("content-type", "application/json")], document.to_string());
+    assert_eq!(stored.status, 200, "{}", stored.text);
+    assert_eq!(python("get_session", "sess-2"), document);
+
+    // Python ends, Sekisho sees it.
+    python("delete_session", "sess-2");
+    api.get(&sid("sess-2")).expect(404);
+
+    // Sekisho ends, Python sees it, and cannot bring it back.
+    assert_eq!(api.send("DELETE", &sid("sess-1"), &[], String::new()).status, 204);
+    assert_eq!(python("get_session", "sess-1"), Value::Null);
+    here.python("save_session", &[json!(USER), json!("sess-1"), saved]);
+    api.get(&sid("sess-1")).expect(404);
+    assert_eq!(python("get_session", "sess-1"), Value::Null, "what was revived goes when it is seen");
+}
+
+#[test]
+fn c36_a_force_logout_takes_sessions_and_the_cached_profile() {
+    let here = AiMicro::start();
+    for sid in ["sess-1", "sess-2"] {
+        here.python("login", &[json!(USER), json!(sid), json!("a"), json!("r")]);
+    }
+    here.python("login", &[json!("another"), json!("sess-3"), json!("a"), json!("r")]);
+    for user in [USER, "another"] {
+        here.python("cache_profile", &[json!(user), json!({ "email": "taro@example.com" })]);
+    }
+    here.server.send("DELETE", &format!("/v1/sessions/{USER}"), &[], String::new()).expect(200);
+    for sid in ["sess-1", "sess-2"] {
+        here.server.get(&format!("/v1/sessions/{USER}/{sid}")).expect(404);
+        assert_eq!(here.python("get_session", &[json!(USER), json!(sid)]), Value::Null);
+    }
+    assert_eq!(here.python("get_cached_profile", &[json!(USER)]), Value::Null);
+    assert_eq!(here.python("get_cached_profile", &[json!("another")])["email"], "taro@example.com");
+    here.server.get("/v1/sessions/another/sess-3").expect(200);
+}

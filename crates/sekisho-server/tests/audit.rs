@@ -1,0 +1,154 @@
+//! The audit log: every act of an operator, by whom, and nothing that somebody could use.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use sekisho_server::config::Config;
+use sekisho_server::config::env::Environment;
+use serde_json::{Value, json};
+use support::TestServer;
+
+const POLICIES: &str = "policies: { demo: { rules: [{ name: day, algorithm: fixed_window, limit: 5, window: 1d }] } }";
+const TOKEN: &str = "t0p-secret-api-token";
+
+/// The configuration in a folder, and the log beside it.
+fn config(folder: &Path, to: &str) -> Config {
+    let file = folder.join("sekisho.yaml");
+    std::fs::write(&file, format!("{POLICIES}\naudit: {{ to: {to} }}\n")).unwrap();
+    let environment = Environment::from([("SEKISHO_API_TOKEN", TOKEN)]);
+    Config::read(&file).unwrap().with_environment(&environment).unwrap()
+}
+
+fn post(server: &TestServer, path: &str, body: &Value) -> support::Reply {
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+    server.send("POST", path, &headers, body.to_string())
+}
+
+fn lines(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("audit.jsonl")).unwrap();
+    assert!(!text.contains(TOKEN), "{text}");
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn c35_every_act_has_its_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "audit.jsonl"));
+    let target = |more: Value| {
+        let mut body = json!({ "policy": "demo", "subject": "user-1" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    post(&server, "/v1/check", &target(json!({}))).expect(200);
+    post(&server, "/v1/reset", &target(json!({}))).expect(200);
+    post(&server, "/v1/grant", &target(json!({ "cost": { "requests": 2 } }))).expect(200);
+    let until = 4_102_444_800_000u64;
+    post(&server, "/v1/override", &target(json!({ "limits": { "day": 50 }, "until": until }))).expect(200);
+    post(&server, "/v1/reset", &json!({ "policy": "dmeo", "subject": "太郎\u{202e}" })).expect(404);
+    // What cannot be read, and whoever has no token, acts on nothing.
+    post(&server, "/v1/reset", &json!({ "policy": "demo", "subject": "a\nb" })).expect(400);
+    server.post("/v1/reset", target(json!({}))).expect(401);
+    server.handle.reload(config(folder.path(), "audit.jsonl")).unwrap();
+
+    let lines = lines(folder.path());
+    let seen: Vec<_> =
+        lines.iter().map(|line| (line["act"].as_str().unwrap(), line["step"].as_str().unwrap())).collect();
+    let both = |act, step| [(act, "asked"), (act, step)];
+    let expected = [
+        both("reset", "done"),
+        both("grant", "done"),
+        both("override", "done"),
+        both("reset", "failed"),
+        both("reload", "done"),
+    ];
+    assert_eq!(seen, expected.concat());
+    for line in &lines[..8] {
+        // printf %s t0p-secret-api-token | sha256sum | cut -c-8
+        assert_eq!(line["who"], "token:c7bb8986", "{line}");
+        assert!(line["from"].as_str().unwrap().starts_with("127.0.0.1:"), "{line}");
+        assert!(line["at"].as_str().unwrap().ends_with('Z'), "{line}");
+    }
+    assert_eq!((&lines[0]["policy"], &lines[0]["subject"]), (&json!("demo"), &json!("user-1")));
+    assert_eq!(lines[2]["cost"], json!({ "requests": 2 }));
+    assert_eq!((&lines[4]["limits"], &lines[4]["until"]), (&json!({ "day": 50 }), &json!(until)));
+    assert_eq!((&lines[7]["status"], &lines[7]["subject"]), (&json!(404), &json!("太郎\u{202e}")));
+    assert_eq!(lines[8]["who"], "local");
+    let mode = std::fs::metadata(folder.path().join("audit.jsonl")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_log_that_is_turned_over_goes_on_after_a_reload() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "audit.jsonl"));
+    let reset = || post(&server, "/v1/reset", &json!({ "policy": "demo", "subject": "u" })).expect(200);
+    reset();
+    std::fs::rename(folder.path().join("audit.jsonl"), folder.path().join("audit.jsonl.1")).unwrap();
+    server.handle.reload(config(folder.path(), "audit.jsonl")).unwrap();
+    reset();
+    assert_eq!(lines(folder.path()).len(), 2);
+}
+
+#[test]
+fn what_cannot_be_written_is_not_given_and_said_aloud() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "/dev/full"));
+    let body = json!({ "policy": "demo", "subject": "u" });
+    post(&server, "/v1/check", &body).expect(200);
+    let refused = post(&server, "/v1/reset", &body);
+    assert_eq!(refused.header("retry-after"), "1");
+    assert_eq!(refused.expect(503)["type"], "urn:sekisho:problem:not-audited");
+    assert_eq!(post(&server, "/v1/peek", &body).expect(200)["rules"][0]["used"], 1, "it was not reset");
+    let changed = server.handle.reload(config(folder.path(), "audit.jsonl"));
+    assert!(changed.unwrap_err().to_string().contains("audit log"));
+    let metrics = server.send("GET", "/metrics", &[("authorization", &format!("Bearer {TOKEN}"))], String::new()).text;
+    assert!(metrics.contains("sekisho_audit_failures_total 2"), "{metrics}");
+}
+
+#[test]
+fn a_log_that_cannot_be_opened_is_not_begun_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "audit.jsonl"));
+    let error = server.handle.reload(config(folder.path(), "no/such/folder/audit.jsonl")).unwrap_err();
+    assert!(error.to_string().contains("no/such/folder"), "{error}");
+    assert_eq!(lines(folder.path()).last().unwrap()["step"], "failed");
+}
+
+#[test]
+fn c35_sessions_end_under_a_hash_of_their_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "audit.jsonl"));
+    let bearer = format!("Bearer {TOKEN}");
+    let send = |method: &str, path: &str| {
+        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+        server.send(method, path, &headers, if method == "DELETE" { String::new() } else { "{}".to_owned() })
+    };
+    assert_eq!(send("PUT", "/v1/sessions/user-1/sid-abc").status, 200);
+    assert_eq!(send("DELETE", "/v1/sessions/user-1/sid-abc").status, 204);
+    send("DELETE", "/v1/sessions/user-1?except=sid-def").expect(200);
+    send("DELETE", "/v1/sessions/user-1").expect(200);
+    send("DELETE", "/v1/sessions/user-1?except=a:b").expect(400);
+    let lines = lines(folder.path());
+    let acts: Vec<_> = lines.iter().map(|line| line["act"].as_str().unwrap()).collect();
+    assert_eq!(acts, ["session_end", "session_end", "sessions_end", "sessions_end", "sessions_end", "sessions_end"]);
+    // printf %s sid-abc | sha256sum | cut -c-16
+    assert_eq!((&lines[0]["session"], &lines[0]["user"]), (&json!("sha256:b4409c201b5e5691"), &json!("user-1")));
+    assert_eq!((&lines[2]["except"], lines[4].get("except")), (&json!("sha256:fd475cccde46086a"), None));
+    let text = std::fs::read_to_string(folder.path().join("audit.jsonl")).unwrap();
+    assert!(!text.contains("sid-"), "{text}");
+}
+
+#[test]
+fn who_fills_the_disk_does_not_stay_logged_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(folder.path(), "/dev/full"));
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+    assert_eq!(server.send("PUT", "/v1/sessions/u/s", &headers, "{}".to_owned()).status, 200);
+    assert_eq!(server.send("DELETE", "/v1/sessions/u/s", &headers, String::new()).status, 204);
+    assert_eq!(server.send("GET", "/v1/sessions/u/s", &headers, String::new()).status, 404);
+}

@@ -1,0 +1,162 @@
+use super::*;
+
+pub(super) async fn what_is_put_is_kept_to_the_letter(desk: &Desk<'_>) {
+    let text = r#"{ "b" : 1.00, "unknown": {"deep": [1, {}]}, "created_at":"2023-11-14T22:13:20", "a":"\u00e9" }"#;
+    let document = Document::new(text).unwrap();
+    let Put::Stored(stored) = desk.put("s", &document).await else { panic!("{}", desk.case) };
+    assert_eq!(stored.document.as_str(), text);
+    let session = desk.get("s").await.unwrap();
+    assert_eq!(session.document.as_str(), text);
+    assert_eq!(session.since, Timestamp::from_secs(1_700_000_000));
+    let ttl = session.ttl.unwrap();
+    assert!(ttl <= HOUR && ttl > HOUR - SECOND * 10, "{ttl:?}");
+    let other = desk.fresh("another");
+    desk.put("s", &other).await;
+    assert_eq!(desk.get("s").await.unwrap().document, other);
+}
+
+pub(super) async fn c01_a_new_session_has_an_id_of_its_own(desk: &Desk<'_>) {
+    let members = serde_json::json!({ "ip_address": "192.0.2.1", "session_id": "chosen by the caller" });
+    let mut sids = Vec::new();
+    for _ in 0..3 {
+        let members = members.as_object().unwrap().clone();
+        let put = desk.sessions.create(&desk.user, members, None).await.unwrap();
+        let Put::Stored(session) = put else { panic!("{put:?}") };
+        let sid = session.id.sid.as_str().to_owned();
+        assert_eq!(sid.len(), 43, "32 bytes in base64url");
+        let found = desk.get(&sid).await.unwrap();
+        let document: serde_json::Value = serde_json::from_str(found.document.as_str()).unwrap();
+        assert_eq!(document["session_id"], sid.as_str());
+        assert_eq!(document["user_id"], desk.user.as_str());
+        assert_eq!(document["ip_address"], "192.0.2.1");
+        assert_eq!(document["created_at"], "2023-11-14T22:13:20.3Z");
+        assert_eq!(document["expires_at"], "2023-11-14T23:13:20.3Z");
+        assert!(!sids.contains(&sid));
+        sids.push(sid);
+    }
+}
+
+pub(super) async fn c05_an_unknown_id_makes_no_session(desk: &Desk<'_>) {
+    let id = desk.id("made-up");
+    assert_eq!(desk.sessions.get(&id).await.unwrap(), None);
+    assert_eq!(desk.sessions.touch(&id, None).await.unwrap(), None);
+    assert_eq!(desk.sessions.rotate(&id).await.unwrap(), None);
+    let change = |document: &Document| Ok(document.clone());
+    assert_eq!(desk.sessions.update(&id, change).await.unwrap(), Put::Changed);
+    assert_eq!(desk.sessions.replace(&id, &desk.fresh("a"), &desk.fresh("b")).await.unwrap(), Put::Changed);
+    assert!(!desk.is_alive("made-up").await);
+    assert_eq!(desk.known().await, [""; 0]);
+}
+
+pub(super) async fn c08_a_session_that_is_not_touched_ends(desk: &Desk<'_>) {
+    desk.login("s").await;
+    desk.pass(HOUR - SECOND * 30);
+    assert!(desk.is_alive("s").await);
+    desk.pass(SECOND * 30);
+    assert!(!desk.is_alive("s").await);
+    assert_eq!(desk.known().await, [""; 0]);
+    // It has run out and was not ended: a login of the same name is a new one.
+    desk.login("s").await;
+    assert!(desk.is_alive("s").await);
+}
+
+pub(super) async fn c08_idle_and_absolute_expiry_hold_together(desk: &Desk<'_>) {
+    desk.login("s").await;
+    let end = desk.now() + TERMS.max_lifetime;
+    while desk.now() + SECOND * 600 < end {
+        desk.pass(SECOND * 600);
+        let session = desk.sessions.touch(&desk.id("s"), None).await.unwrap().expect("it is touched all the time");
+        assert!(desk.now() + session.ttl.unwrap() <= end, "a touch goes beyond the cap");
+    }
+    desk.pass((end.since(desk.now())) - SECOND);
+    assert!(desk.is_alive("s").await, "a second before the cap");
+    desk.pass(SECOND);
+    assert!(!desk.is_alive("s").await, "at the cap");
+    assert_eq!(desk.sessions.touch(&desk.id("s"), None).await.unwrap(), None);
+}
+
+pub(super) async fn c08_a_session_cannot_be_stored_beyond_the_cap(desk: &Desk<'_>) {
+    let document = desk.login("s").await;
+    desk.pass(HOUR - SECOND);
+    let put = desk.sessions.put(&desk.id("s"), &document, Some(HOUR * 100)).await.unwrap();
+    let Put::Stored(session) = put else { panic!("{put:?}") };
+    assert!(session.ttl.unwrap() <= HOUR * 3 + SECOND, "{:?}", session.ttl);
+    desk.pass(HOUR * 3 + SECOND);
+    assert!(!desk.is_alive("s").await);
+    assert!(matches!(desk.put("s", &document).await, Put::Ended { .. }), "it began too long ago");
+    assert!(!desk.is_alive("s").await);
+}
+
+pub(super) async fn a_touch_never_shortens_and_never_writes(desk: &Desk<'_>) {
+    let document = desk.fresh("s");
+    desk.sessions.put(&desk.id("s"), &document, Some(HOUR * 2)).await.unwrap();
+    let touched = desk.sessions.touch(&desk.id("s"), Some(SECOND)).await.unwrap().unwrap();
+    assert!(touched.ttl.unwrap() > HOUR, "{:?}", touched.ttl);
+    let touched = desk.sessions.touch(&desk.id("s"), Some(HOUR * 3)).await.unwrap().unwrap();
+    assert!(touched.ttl.unwrap() > HOUR * 2, "{:?}", touched.ttl);
+    assert_eq!(desk.get("s").await.unwrap().document, document);
+}
+
+pub(super) async fn a_session_that_does_not_say_counts_from_when_it_was_first_seen(desk: &Desk<'_>) {
+    let ahead = write_time(desk.now() + HOUR * 9);
+    for (sid, text) in [("none", "{}".to_owned()), ("ahead", format!(r#"{{"created_at":"{ahead}"}}"#))] {
+        let document = Document::new(text).unwrap();
+        desk.put(sid, &document).await;
+        assert_eq!(desk.get(sid).await.unwrap().since, desk.now(), "{sid}");
+    }
+    let start = desk.now();
+    for _ in 0..7 {
+        desk.pass(SECOND * 1_800);
+        // Storing it again does not make it younger.
+        desk.put("none", &Document::new("{}").unwrap()).await;
+        assert_eq!(desk.get("none").await.map(|session| session.since), Some(start));
+        assert!(desk.sessions.touch(&desk.id("ahead"), None).await.unwrap().is_some());
+    }
+    desk.pass(SECOND * 1_800);
+    assert!(!desk.is_alive("none").await);
+    assert!(!desk.is_alive("ahead").await);
+}
+
+pub(super) async fn c09_one_too_many_ends_the_oldest(desk: &Desk<'_>) {
+    let capped = desk.sessions.with_terms(Terms { max_per_user: Some(3), ..TERMS });
+    for sid in ["a", "b", "c"] {
+        capped.put(&desk.id(sid), &desk.fresh(sid), None).await.unwrap();
+        desk.pass(SECOND * 5);
+    }
+    // The oldest is not the one that was touched longest ago.
+    capped.touch(&desk.id("a"), Some(HOUR * 2)).await.unwrap().unwrap();
+    assert_eq!(desk.known().await, ["c", "b", "a"]);
+    capped.put(&desk.id("d"), &desk.fresh("d"), None).await.unwrap();
+    assert_eq!(desk.known().await, ["d", "c", "b"]);
+    assert!(!desk.is_alive("a").await);
+    // Storing one that is there is not one more.
+    capped.put(&desk.id("b"), &desk.fresh("b"), None).await.unwrap();
+    assert_eq!(desk.known().await.len(), 3);
+}
+
+pub(super) async fn a_list_has_what_is_alive_the_newest_first(desk: &Desk<'_>) {
+    for sid in ["a", "b", "c", "d"] {
+        desk.login(sid).await;
+        desk.pass(SECOND * 60);
+    }
+    desk.sessions.end(&desk.id("b")).await.unwrap();
+    assert_eq!(desk.known().await, ["d", "c", "a"]);
+    desk.sessions.touch(&desk.id("c"), Some(HOUR * 2)).await.unwrap();
+    desk.pass(HOUR);
+    assert_eq!(desk.known().await, ["c"]);
+}
+
+pub(super) async fn users_do_not_share_sessions(desk: &Desk<'_>) {
+    desk.login("s").await;
+    let other = UserId::new(format!("{}x", desk.user.as_str())).unwrap();
+    let theirs = SessionId::new(other.as_str(), "s").unwrap();
+    assert_eq!(desk.sessions.get(&theirs).await.unwrap(), None);
+    desk.sessions.end(&theirs).await.unwrap();
+    desk.sessions.end_all(&other).await.unwrap();
+    assert!(desk.is_alive("s").await);
+}
+
+pub(super) async fn a_life_shorter_than_a_second_is_refused(desk: &Desk<'_>) {
+    let error = desk.sessions.put(&desk.id("s"), &desk.fresh("s"), Some(Duration::ZERO)).await.unwrap_err();
+    assert!(matches!(error, crate::Error::Invalid(invalid) if invalid.field == "ttl"));
+}

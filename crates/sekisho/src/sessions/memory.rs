@@ -1,0 +1,301 @@
+//! Sessions in this process: a shard of users behind each lock, and nothing that outlives a restart.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::document::Document;
+use super::id::{SessionId, Sid, UserId};
+use super::judge::{Facts, Verdict, believed, is_marked, judge};
+use super::store::{Over, Save, Saved, Session, SessionStore, StoreFuture, Terms};
+use crate::clock::{Clock, Timestamp};
+use crate::error::Error;
+
+const SHARDS: usize = 64;
+
+/// Keeps sessions in memory.
+#[derive(Debug)]
+pub struct MemoryStore {
+    shards: Vec<Mutex<Shard>>,
+    everyone: RwLock<Option<Until<Timestamp>>>,
+    hasher: RandomState,
+    clock: Arc<dyn Clock>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    users: HashMap<UserId, User>,
+    /// Since all that is over was last removed.
+    writes: usize,
+}
+
+#[derive(Debug, Default)]
+struct User {
+    sessions: HashMap<Sid, Until<Document>>,
+    ended: HashMap<Sid, Until<()>>,
+    seen: HashMap<Sid, Until<Timestamp>>,
+    mark: Option<Until<Timestamp>>,
+    only: Option<(Until<Timestamp>, Sid)>,
+}
+
+/// Something with a time at which it is forgotten.
+#[derive(Debug, Clone, Copy)]
+struct Until<T> {
+    value: T,
+    until: Timestamp,
+}
+
+impl<T> Until<T> {
+    fn live(&self, now: Timestamp) -> Option<&T> {
+        (self.until > now).then_some(&self.value)
+    }
+}
+
+impl MemoryStore {
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, everyone: RwLock::default(), hasher: RandomState::new(), clock }
+    }
+
+    /// Milliseconds, as on Redis.
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.clock.now().as_micros() / 1_000)
+    }
+
+    fn shard(&self, user: &UserId) -> &Mutex<Shard> {
+        let hash = usize::try_from(self.hasher.hash_one(user) % SHARDS as u64).unwrap_or(0);
+        &self.shards[hash]
+    }
+
+    fn everyones(&self, now: Timestamp) -> Option<Timestamp> {
+        self.everyone.read().as_ref().and_then(|mark| mark.live(now)).copied()
+    }
+
+    fn read<T>(&self, user: &UserId, decide: impl FnOnce(&mut User, Timestamp, Option<Timestamp>) -> T) -> Option<T> {
+        let now = self.now();
+        let all = self.everyones(now);
+        self.shard(user).lock().users.get_mut(user).map(|user| decide(user, now, all))
+    }
+
+    fn write<T>(&self, user: &UserId, decide: impl FnOnce(&mut User, Timestamp, Option<Timestamp>) -> T) -> T {
+        let now = self.now();
+        let mut shard = self.shard(user).lock();
+        shard.sweep(now);
+        // After the lock: whoever ends everyone writes the mark first, and must not be overtaken.
+        let all = self.everyones(now);
+        decide(shard.users.entry(user.clone()).or_default(), now, all)
+    }
+}
+
+impl Shard {
+    /// Removes what is over once as many writes have passed as there is to look at: for each write that is a constant.
+    fn sweep(&mut self, now: Timestamp) {
+        self.writes += 1;
+        if self.writes > 64 + self.users.values().map(User::size).sum::<usize>() {
+            self.writes = 0;
+            self.users.retain(|_, user| user.shed(now));
+        }
+    }
+}
+
+impl User {
+    fn size(&self) -> usize {
+        1 + self.sessions.len() + self.ended.len()
+    }
+
+    /// Whether anything is left.
+    fn shed(&mut self, now: Timestamp) -> bool {
+        self.sessions.retain(|_, session| session.until > now);
+        self.ended.retain(|_, ended| ended.until > now);
+        self.seen.retain(|_, seen| seen.until > now);
+        self.mark = self.mark.filter(|mark| mark.until > now);
+        self.only = self.only.take().filter(|(mark, _)| mark.until > now);
+        self.size() > 1 || !self.seen.is_empty() || self.mark.is_some() || self.only.is_some()
+    }
+
+    fn mark(&self, sid: &Sid, now: Timestamp, all: Option<Timestamp>) -> Option<Timestamp> {
+        let own = self.mark.as_ref().and_then(|mark| mark.live(now)).copied();
+        let only = self.only.as_ref().filter(|(_, kept)| kept != sid).and_then(|(mark, _)| mark.live(now)).copied();
+        own.max(only).max(all)
+    }
+
+    fn has_ended(&self, sid: &Sid, now: Timestamp) -> bool {
+        self.ended.get(sid).is_some_and(|ended| ended.until > now)
+    }
+
+    fn seen(&self, sid: &Sid, now: Timestamp) -> Option<Timestamp> {
+        self.seen.get(sid).and_then(|seen| seen.live(now)).copied()
+    }
+
+    fn look(&mut self, id: &SessionId, now: Timestamp, all: Option<Timestamp>, terms: &Terms) -> Option<Session> {
+        let Until { value: document, until } = self.sessions.get(&id.sid)?.clone();
+        if until <= now {
+            self.sessions.remove(&id.sid);
+            return None;
+        }
+        let facts = Facts {
+            now,
+            created_at: document.created_at(),
+            seen_at: self.seen(&id.sid, now),
+            has_ended: self.has_ended(&id.sid, now),
+            mark: self.mark(&id.sid, now, all),
+            max_lifetime: terms.max_lifetime,
+        };
+        match judge(&facts) {
+            Verdict::Alive { since } | Verdict::New { since } => {
+                let until = until.min(since + terms.max_lifetime);
+                Some(Session { id: id.clone(), document, ttl: Some(until.since(now)), since })
+            }
+            Verdict::Ended | Verdict::Over => {
+                self.finish(&id.sid, now, terms);
+                None
+            }
+        }
+    }
+
+    fn finish(&mut self, sid: &Sid, now: Timestamp, terms: &Terms) -> bool {
+        self.ended.insert(sid.clone(), Until { value: (), until: now + terms.keep_ended() });
+        self.seen.remove(sid);
+        self.sessions.remove(sid).is_some_and(|session| session.until > now)
+    }
+
+    fn save(&mut self, save: &Save<'_>, now: Timestamp, all: Option<Timestamp>, terms: &Terms) -> Saved {
+        let sid = &save.id.sid;
+        let mark = self.mark(sid, now, all);
+        if self.has_ended(sid, now) {
+            return Saved::Ended { mark };
+        }
+        let there = self.sessions.get(sid).filter(|session| session.until > now);
+        let expires = match (save.over, there) {
+            (Over::Nothing { .. }, Some(there)) => return Saved::Changed(Some(there.value.clone())),
+            (Over::Nothing { ttl } | Over::Anything { ttl }, _) => now + ttl,
+            (Over::This(expected), Some(there)) if there.value == *expected => there.until,
+            (Over::This(_), there) => return Saved::Changed(there.map(|there| there.value.clone())),
+        };
+        let created = believed(save.document.created_at(), now);
+        let since = created.or(self.seen(sid, now));
+        if mark.is_some_and(|mark| since.is_none_or(|since| is_marked(since, mark))) {
+            return Saved::Ended { mark };
+        }
+        let since = since.unwrap_or(now);
+        let until = expires.min(since + terms.max_lifetime);
+        if until <= now {
+            return Saved::Ended { mark };
+        }
+        if created.is_none() {
+            self.seen.insert(sid.clone(), Until { value: since, until: now + terms.max_lifetime * 2 });
+        }
+        self.sessions.insert(sid.clone(), Until { value: save.document.clone(), until });
+        self.sessions.retain(|_, session| session.until > now);
+        Saved::Saved { known: self.sessions.len(), ttl: Some(until.since(now)) }
+    }
+
+    fn touch(
+        &mut self,
+        id: &SessionId,
+        ttl: Duration,
+        now: Timestamp,
+        all: Option<Timestamp>,
+        terms: &Terms,
+    ) -> Option<Session> {
+        let session = self.look(id, now, all, terms)?;
+        let there = self.sessions.get_mut(&id.sid)?;
+        there.until = there.until.max((now + ttl).min(session.since + terms.max_lifetime));
+        Some(Session { ttl: Some(there.until.since(now)), ..session })
+    }
+}
+
+/// What grows, and is kept for as long as the longer of both is.
+fn grown(old: Option<Until<Timestamp>>, at: Timestamp, now: Timestamp, keep: Duration) -> Until<Timestamp> {
+    let until = at.max(now) + keep;
+    match old.filter(|old| old.until > now) {
+        Some(old) => Until { value: old.value.max(at), until: old.until.max(until) },
+        None => Until { value: at, until },
+    }
+}
+
+fn ready<'a, T: Send + 'a>(answer: T) -> StoreFuture<'a, T> {
+    Box::pin(std::future::ready(Ok::<T, Error>(answer)))
+}
+
+impl SessionStore for MemoryStore {
+    fn get<'a>(&'a self, id: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Option<Session>> {
+        ready(self.read(&id.user, |user, now, all| user.look(id, now, all, terms)).flatten())
+    }
+
+    fn save<'a>(&'a self, save: &'a Save<'a>, terms: &'a Terms) -> StoreFuture<'a, Saved> {
+        ready(self.write(&save.id.user, |user, now, all| user.save(save, now, all, terms)))
+    }
+
+    fn touch<'a>(&'a self, id: &'a SessionId, ttl: Duration, terms: &'a Terms) -> StoreFuture<'a, Option<Session>> {
+        ready(self.read(&id.user, |user, now, all| user.touch(id, ttl, now, all, terms)).flatten())
+    }
+
+    fn end<'a>(&'a self, id: &'a SessionId, only_if: Option<&'a Document>, terms: &'a Terms) -> StoreFuture<'a, bool> {
+        ready(self.write(&id.user, |user, now, _| {
+            let holds = |expected| {
+                let there = user.sessions.get(&id.sid).and_then(|there| there.live(now));
+                there == Some(expected) && !user.has_ended(&id.sid, now)
+            };
+            only_if.is_none_or(holds) && user.finish(&id.sid, now, terms)
+        }))
+    }
+
+    fn list<'a>(&'a self, user: &'a UserId, terms: &'a Terms) -> StoreFuture<'a, Vec<Session>> {
+        let alive = self.read(user, |found, now, all| {
+            let sids: Vec<_> = found.sessions.keys().cloned().collect();
+            let look = |sid| found.look(&SessionId { user: user.clone(), sid }, now, all, terms);
+            sids.into_iter().filter_map(look).collect()
+        });
+        ready(alive.unwrap_or_default())
+    }
+
+    fn end_before<'a>(
+        &'a self,
+        user: Option<&'a UserId>,
+        at: Option<Timestamp>,
+        terms: &'a Terms,
+    ) -> StoreFuture<'a, Timestamp> {
+        let Some(user) = user else {
+            let now = self.now();
+            let mut everyone = self.everyone.write();
+            *everyone = Some(grown(*everyone, at.unwrap_or(now), now, terms.keep_marks));
+            return ready(at.unwrap_or(now));
+        };
+        ready(self.write(user, |user, now, _| {
+            user.mark = Some(grown(user.mark, at.unwrap_or(now), now, terms.keep_marks));
+            if at.is_none() {
+                for sid in user.sessions.keys().cloned().collect::<Vec<_>>() {
+                    user.finish(&sid, now, terms);
+                }
+            }
+            at.unwrap_or(now)
+        }))
+    }
+
+    fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp> {
+        ready(self.write(&keep.user, |user, now, _| {
+            let old = user.only.as_ref().map(|(mark, _)| *mark);
+            user.only = Some((grown(old, now, now, terms.keep_marks), keep.sid.clone()));
+            for sid in user.sessions.keys().filter(|sid| **sid != keep.sid).cloned().collect::<Vec<_>>() {
+                user.finish(&sid, now, terms);
+            }
+            now
+        }))
+    }
+
+    fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {
+        ready(self.write(&old.user, |user, _, _| {
+            if let Some((_, kept)) = user.only.as_mut().filter(|(_, kept)| *kept == old.sid) {
+                *kept = new.clone();
+            }
+        }))
+    }
+
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        ready(())
+    }
+}

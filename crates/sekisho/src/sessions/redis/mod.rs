@@ -1,0 +1,233 @@
+//! Sessions on Redis and Redis Cluster, in keys that the seed's clients read and write:
+//!
+//! ```text
+//! session:<user>:<sid>           the JSON, with its TTL
+//! ended:{session:<user>:<sid>}   a tombstone. The hash tag is the session's own key, so that both lie in one slot and a
+//!                                save that comes too late is refused in the same step that would write it
+//! seen:{session:<user>:<sid>}    when it was first seen, where it does not say when it was made
+//! sidx:<user>                    sorted set: sid → expiry (ms)
+//! only:<user>                    "<ms> <sid>": all but this session, begun until then, have ended
+//! nbf:user:<user>, nbf:all       marks (ms) that end sessions and tokens
+//! ```
+//!
+//! On one server every decision is one script call. On Cluster the index and the marks lie in slots of their own and are
+//! asked for at the same time; what writes asks the marks before and after (`cluster.rs`).
+
+mod calls;
+mod cluster;
+#[cfg(feature = "conformance")]
+pub(super) mod steps;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+
+use super::document::Document;
+use super::id::{SessionId, Sid, UserId};
+use super::judge::{Facts, Verdict, judge};
+use super::store::{Save, Saved, Session, SessionStore, StoreFuture, Terms};
+use crate::clock::{Clock, Timestamp};
+use crate::error::Error;
+use crate::store::redis::{Options, Redis, Script};
+use calls::{Found, Keys};
+
+/// Known sessions that a force-logout removes in its own round trip, and that are looked at together.
+const BATCH: usize = 512;
+const TOGETHER: usize = 64;
+
+/// Keeps sessions on Redis.
+#[derive(Debug, Clone)]
+pub struct RedisStore {
+    redis: Redis,
+    script: Arc<Script>,
+    /// For tests; Redis's own clock decides where there is none.
+    clock: Option<Arc<dyn Clock>>,
+    #[cfg(feature = "conformance")]
+    steps: Option<Arc<steps::Steps>>,
+}
+
+impl RedisStore {
+    /// Connects by a `redis://`, `rediss://` or `redis+cluster://` URL. No call waits longer than `timeout`.
+    pub async fn connect(url: &str, timeout: Duration, clock: Option<Arc<dyn Clock>>) -> Result<Self, Error> {
+        let (store, first) = Self::start(url, timeout, clock).await?;
+        first.map(|()| store)
+    }
+
+    /// As [`connect`](Self::connect), but a Redis that does not answer yet is tried again in the background. Also returns
+    /// how the first attempt went. Only a URL that cannot be used is an error.
+    pub async fn start(
+        url: &str,
+        timeout: Duration,
+        clock: Option<Arc<dyn Clock>>,
+    ) -> Result<(Self, Result<(), Error>), Error> {
+        let options = Options { timeout, ..Options::default() };
+        let (redis, first) = Redis::start(url, options).await.map_err(calls::failed)?;
+        Ok((Self::on(redis, clock), first.map_err(calls::failed)))
+    }
+
+    /// On a connection that there is already.
+    pub fn on(redis: Redis, clock: Option<Arc<dyn Clock>>) -> Self {
+        Self {
+            redis,
+            script: Arc::new(Script::new(include_str!("../scripts/sessions.lua"))),
+            clock,
+            #[cfg(feature = "conformance")]
+            steps: None,
+        }
+    }
+
+    /// The connections, to look at what is kept there.
+    pub fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        self.redis.is_cluster()
+    }
+
+    async fn find(&self, id: &SessionId) -> Result<Found, Error> {
+        if self.is_cluster() { self.find_on_cluster(id).await } else { self.find_on_one(id).await }
+    }
+
+    /// Reads, judges, and mends what the judgement found: that is rare, and costs a second round trip.
+    async fn look(&self, id: &SessionId, terms: &Terms) -> Result<Option<Session>, Error> {
+        let found = self.find(id).await?;
+        let Some(value) = found.value.filter(|_| found.ttl != -2) else { return Ok(None) };
+        let document = Document::stored(value.clone());
+        let facts = Facts {
+            now: found.now,
+            created_at: document.as_ref().ok().and_then(Document::created_at),
+            seen_at: found.seen,
+            has_ended: found.has_ended,
+            mark: found.mark,
+            max_lifetime: terms.max_lifetime,
+        };
+        let since = match judge(&facts) {
+            Verdict::Alive { since } => since,
+            Verdict::New { .. } => self.see(id, terms).await?,
+            Verdict::Ended | Verdict::Over => {
+                self.finish(id, Some(&value), false, terms).await?;
+                return Ok(None);
+            }
+        };
+        let document = document.map_err(|reason| Error::Corrupt { key: "session".to_owned(), reason })?;
+        let ttl = u64::try_from(found.ttl).ok().map(Duration::from_millis);
+        let left = (since + terms.max_lifetime).since(found.now);
+        let ttl = ttl.map(|ttl| ttl.min(left));
+        if !found.is_known {
+            self.index(id, ttl.unwrap_or(left)).await?;
+        }
+        Ok(Some(Session { id: id.clone(), document, ttl, since }))
+    }
+
+    async fn extend(&self, id: &SessionId, ttl: Duration, terms: &Terms) -> Result<Option<Session>, Error> {
+        let Some(session) = self.look(id, terms).await? else { return Ok(None) };
+        let had = self.touch_key(id, ttl, session.since + terms.max_lifetime).await?;
+        Ok(had.map(|ttl| Session { ttl, ..session }))
+    }
+
+    /// Those of a user's sessions that are alive. Looking at them also removes those that are over.
+    async fn look_at(&self, user: &UserId, sids: &[Sid], terms: &Terms) -> Result<Vec<Session>, Error> {
+        let mut alive = Vec::new();
+        for sids in sids.chunks(TOGETHER) {
+            let ids: Vec<_> = sids.iter().map(|sid| SessionId { user: user.clone(), sid: sid.clone() }).collect();
+            let found = try_join_all(ids.iter().map(async |id| match self.look(id, terms).await {
+                // It is there, but it is no session: whoever asks for this one by name is told.
+                Err(Error::Corrupt { .. }) => Ok(Some(None)),
+                found => found.map(|session| session.map(Some)),
+            }))
+            .await?;
+            let gone: Vec<_> = ids.iter().zip(&found).filter(|(_, found)| found.is_none()).collect();
+            if !gone.is_empty() {
+                self.forget(user, gone.iter().map(|(id, _)| &id.sid)).await?;
+            }
+            alive.extend(found.into_iter().flatten().flatten());
+        }
+        Ok(alive)
+    }
+
+    async fn look_at_all(&self, user: &UserId, terms: &Terms) -> Result<Vec<Session>, Error> {
+        let sids = self.sids(user).await?;
+        self.look_at(user, &sids, terms).await
+    }
+
+    /// The mark decides. Afterwards the keys of known sessions go, so that old clients see it too: some before the answer,
+    /// the rest when nobody waits. What begins meanwhile is judged like any other.
+    async fn mark(
+        &self,
+        user: Option<&UserId>,
+        kept: Option<&Sid>,
+        at: Option<Timestamp>,
+        terms: &Terms,
+    ) -> Result<Timestamp, Error> {
+        let (at_now, mut left) = self.write_mark(user, kept, at, terms).await?;
+        // What began after a mark of the past does not go with it: looking finds out, whenever somebody looks.
+        let Some(user) = user.filter(|_| at.is_none()) else { return Ok(at_now) };
+        if self.is_cluster() {
+            left = self.remove_some(user, terms).await.unwrap_or(usize::MAX);
+        }
+        if left > 0 {
+            let (store, user, terms) = (self.clone(), user.clone(), *terms);
+            self.redis.later(async move { store.look_at_all(&user, &terms).await });
+        }
+        Ok(at_now)
+    }
+
+    /// Says how many are left to be looked at.
+    async fn remove_some(&self, user: &UserId, terms: &Terms) -> Result<usize, Error> {
+        let sids = self.sids(user).await?;
+        let (first, rest) = sids.split_at(sids.len().min(BATCH));
+        self.look_at(user, first, terms).await?;
+        Ok(rest.len())
+    }
+}
+
+impl SessionStore for RedisStore {
+    fn get<'a>(&'a self, id: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Option<Session>> {
+        Box::pin(self.look(id, terms))
+    }
+
+    fn save<'a>(&'a self, save: &'a Save<'a>, terms: &'a Terms) -> StoreFuture<'a, Saved> {
+        Box::pin(async move {
+            if self.is_cluster() {
+                self.save_on_cluster(save, terms).await
+            } else {
+                Ok(self.save_with(save, terms, Keys::all(save.id), None).await?.0)
+            }
+        })
+    }
+
+    fn touch<'a>(&'a self, id: &'a SessionId, ttl: Duration, terms: &'a Terms) -> StoreFuture<'a, Option<Session>> {
+        Box::pin(self.extend(id, ttl, terms))
+    }
+
+    fn end<'a>(&'a self, id: &'a SessionId, only_if: Option<&'a Document>, terms: &'a Terms) -> StoreFuture<'a, bool> {
+        Box::pin(self.finish(id, only_if.map(Document::as_str), only_if.is_some(), terms))
+    }
+
+    fn list<'a>(&'a self, user: &'a UserId, terms: &'a Terms) -> StoreFuture<'a, Vec<Session>> {
+        Box::pin(self.look_at_all(user, terms))
+    }
+
+    fn end_before<'a>(
+        &'a self,
+        user: Option<&'a UserId>,
+        at: Option<Timestamp>,
+        terms: &'a Terms,
+    ) -> StoreFuture<'a, Timestamp> {
+        Box::pin(self.mark(user, None, at, terms))
+    }
+
+    fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp> {
+        Box::pin(self.mark(Some(&keep.user), Some(&keep.sid), None, terms))
+    }
+
+    fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {
+        Box::pin(self.rename(old, new))
+    }
+
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move { self.redis.command_all(redis::cmd("PING")).await.map(drop).map_err(calls::failed) })
+    }
+}

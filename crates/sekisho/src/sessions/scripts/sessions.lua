@@ -1,0 +1,202 @@
+-- Sessions: get, save, touch, end, marks and the index of a user's sessions.
+--
+-- KEYS  of a job: what its operation names below, in that order. On one server all that stands in brackets is there too, and
+--       the job is the whole decision. On Cluster these lie in other slots: the caller asks for them in jobs of their own, in
+--       the order that store.rs of this domain and its contract need.
+-- ARGV  of a job: operation, number of keys, number of arguments, now (ms; empty asks Redis), then the arguments.
+-- reply Per job a table, described at its operation.
+--
+-- It is a script because what is saved depends on what has ended, and nothing may come between. Every operation reads
+-- before it writes, because Redis rolls nothing back. Many jobs run in one call; each is caught for itself.
+-- Times are milliseconds, far below 2^53.
+
+local call, SKEW = redis.call, 60000
+
+local function whole(text) return text and tonumber(text) end
+
+local function max(a, b) return a and b and math.max(a, b) or a or b end
+
+-- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have.
+local function mark_of(sid, only, user, all)
+  local mark = max(whole(user), whole(all))
+  if only then
+    local at, kept = string.match(only, '^(%d+) (.*)$')
+    if kept ~= sid then mark = max(mark, whole(at)) end
+  end
+  return mark
+end
+
+-- What has run out goes first, so that the index never grows past what is alive.
+local function index(key, sid, expires, now)
+  call('ZREMRANGEBYSCORE', key, '-inf', now)
+  call('ZADD', key, expires, sid)
+  local last = call('ZRANGE', key, -1, -1, 'WITHSCORES')
+  call('PEXPIRE', key, string.format('%.0f', math.max(1, last[2] - now)))
+  return call('ZCARD', key)
+end
+
+-- A mark only ever grows, and so does its time to live.
+local function keep(key, value, ttl)
+  local had = call('PTTL', key)
+  if had == -1 then return call('SET', key, value) end
+  call('SET', key, value, 'PX', string.format('%.0f', math.max(ttl, had)))
+end
+
+local ops = {}
+
+-- session ended seen [only nbf:user nbf:all sidx] · sid → value ttl ended seen mark known now
+function ops.get(k, a, keys, now)
+  local on_one = keys > 3
+  local v = call('MGET', unpack(KEYS, k, k + (on_one and 5 or 2)))
+  local ttl = call('PTTL', KEYS[k])
+  local known = on_one and v[1] and call('ZSCORE', KEYS[k + 6], ARGV[a])
+  local mark = on_one and mark_of(ARGV[a], v[4], v[5], v[6])
+  return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, now }
+end
+
+-- session ended seen [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark
+-- → 'saved' known ttl since · 'ended' mark · 'changed' value. `over`: n nothing, a anything, t this (its ttl stays).
+-- `mark` is what the caller has read, on Cluster.
+function ops.save(k, a, keys, now)
+  local sid, json, ttl, created = ARGV[a], ARGV[a + 1], whole(ARGV[a + 2]), whole(ARGV[a + 3])
+  local lifetime, over, expected, mark = whole(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], whole(ARGV[a + 7])
+  local session, ended, seen, sidx = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 6]
+  local on_one = keys > 3
+  local v = call('MGET', unpack(KEYS, k, k + (on_one and 5 or 2)))
+  if on_one then mark = mark_of(sid, v[4], v[5], v[6]) end
+  if v[2] then return { 'ended', mark or false } end
+  if over == 't' and v[1] ~= expected then return { 'changed', v[1] } end
+  if over == 'n' and call('EXISTS', session) == 1 then return { 'changed', v[1] } end
+  if created and created > now + SKEW then created = nil end
+  local since = created or whole(v[3])
+  if mark and (not since or math.floor(since / 1000) <= math.floor(mark / 1000)) then return { 'ended', mark } end
+  local left = (since or now) + lifetime - now
+  if left <= 0 then return { 'ended', mark or false } end
+  if over == 't' then
+    ttl = call('PTTL', session)
+    call('SET', session, json, 'KEEPTTL')
+  else
+    ttl = math.min(ttl, left)
+    call('SET', session, json, 'PX', string.format('%.0f', ttl))
+  end
+  if not created then call('SET', seen, string.format('%.0f', since or now), 'PX', string.format('%.0f', lifetime * 2)) end
+  local known = 0
+  if on_one then known = index(sidx, sid, ttl < 0 and now + left or math.min(now + ttl, now + left), now) end
+  return { 'saved', known, ttl, since or now }
+end
+
+-- session ended [sidx] · sid ttl until → 1 and what it has left, or 0 where it is not there or has ended. `until` is the
+-- absolute cap.
+function ops.touch(k, a, keys, now)
+  local sid, ttl, left = ARGV[a], whole(ARGV[a + 1]), whole(ARGV[a + 2]) - now
+  local had = call('PTTL', KEYS[k])
+  if had == -2 or left <= 0 or call('EXISTS', KEYS[k + 1]) == 1 then return { 0 } end
+  ttl = math.min(ttl, left)
+  -- Without an expiry it already lives as long as it may.
+  if had >= 0 and had < ttl then
+    call('PEXPIRE', KEYS[k], string.format('%.0f', ttl))
+    had = ttl
+  end
+  if keys > 2 then index(KEYS[k + 2], sid, had < 0 and now + left or math.min(now + had, now + left), now) end
+  return { 1, had }
+end
+
+-- session ended seen [sidx] · sid keep expected strict → 1 if it was there, else 0. Where something is expected, only that
+-- ends; `strict`: and only if it has not ended before.
+function ops.finish(k, a, keys)
+  local expected, there = ARGV[a + 2], call('EXISTS', KEYS[k])
+  if expected ~= '' and call('GET', KEYS[k]) ~= expected then return { 0 } end
+  if ARGV[a + 3] == '1' and call('EXISTS', KEYS[k + 1]) == 1 then return { 0 } end
+  call('SET', KEYS[k + 1], 'true', 'PX', ARGV[a + 1])
+  call('UNLINK', KEYS[k], KEYS[k + 2])
+  if keys > 3 then call('ZREM', KEYS[k + 3], ARGV[a]) end
+  return { there }
+end
+
+-- seen · keep → when it was first seen
+function ops.see(k, a, _, now)
+  call('SET', KEYS[k], string.format('%.0f', now), 'NX', 'PX', ARGV[a])
+  return { call('GET', KEYS[k]) }
+end
+
+-- one key → its value
+function ops.read(k)
+  return { call('GET', KEYS[k]) }
+end
+
+-- sidx · sid left → known
+function ops.index(k, a, _, now)
+  return { index(KEYS[k], ARGV[a], now + whole(ARGV[a + 1]), now) }
+end
+
+-- sidx · sid → 1 or 0
+function ops.known(k, a)
+  return { call('ZSCORE', KEYS[k], ARGV[a]) and 1 or 0 }
+end
+
+-- sidx · sids … → how many went
+function ops.forget(k, a, _, _, count)
+  return { call('ZREM', KEYS[k], unpack(ARGV, a, a + count - 1)) }
+end
+
+-- sidx · how many at most, 0 for all → sids
+function ops.sids(k, a, _, now)
+  call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now)
+  return call('ZRANGE', KEYS[k], 0, whole(ARGV[a]) - 1)
+end
+
+-- A mark [sidx] · at (ms; empty: now) keep kept [prefix keep_ended batch] → at, how many known sessions are left to be removed.
+-- `kept` names the session that stays, for `only`. On one server the first of the known sessions go at once; their keys are
+-- `prefix` and the sid, and no caller can know them beforehand.
+function ops.mark(k, a, keys, now)
+  local at, ttl, kept = whole(ARGV[a]) or now, whole(ARGV[a + 1]), ARGV[a + 2]
+  local old = call('GET', KEYS[k])
+  local before = old and whole(string.match(old, '^%d+'))
+  ttl = ttl + math.max(0, at - now)
+  if kept ~= '' then
+    keep(KEYS[k], string.format('%.0f %s', max(before, at), kept), ttl)
+  elseif not before or at > before then
+    keep(KEYS[k], string.format('%.0f', at), ttl)
+  end
+  if keys == 1 then return { at, 0 } end
+  local prefix, keep_ended, batch = ARGV[a + 3], ARGV[a + 4], whole(ARGV[a + 5])
+  call('ZREMRANGEBYSCORE', KEYS[k + 1], '-inf', now)
+  local known, stays = call('ZRANGE', KEYS[k + 1], 0, batch - 1), 0
+  for _, sid in ipairs(known) do
+    if sid == kept then
+      stays = 1
+    else
+      local session = prefix .. sid
+      call('SET', 'ended:{' .. session .. '}', 'true', 'PX', keep_ended)
+      call('UNLINK', session, 'seen:{' .. session .. '}')
+      call('ZREM', KEYS[k + 1], sid)
+    end
+  end
+  return { at, call('ZCARD', KEYS[k + 1]) - stays }
+end
+
+-- only · old new → 1 if the one that stays had the old id
+function ops.rename(k, a)
+  local only = call('GET', KEYS[k])
+  local at, kept = string.match(only or '', '^(%d+) (.*)$')
+  if kept ~= ARGV[a] then return { 0 } end
+  call('SET', KEYS[k], at .. ' ' .. ARGV[a + 1], 'KEEPTTL')
+  return { 1 }
+end
+
+local replies, k, a, time = {}, 1, 1, nil
+while a <= #ARGV do
+  local keys, count, now = tonumber(ARGV[a + 1]), tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3])
+  if not now then
+    if not time then
+      local t = call('TIME')
+      time = t[1] * 1000 + math.floor(t[2] / 1000)
+    end
+    now = time
+  end
+  local ok, reply = pcall(ops[ARGV[a]], k, a + 4, keys, now, count)
+  if not ok then reply = type(reply) == 'table' and reply or redis.error_reply(tostring(reply)) end
+  replies[#replies + 1] = reply
+  k, a = k + keys, a + 4 + count
+end
+return replies

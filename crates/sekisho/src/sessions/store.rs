@@ -1,0 +1,125 @@
+//! What sessions ask of a store: whole decisions, never primitives.
+//!
+//! # Contract
+//! - What has ended stays ended. After `end`, `end_all` or `end_others` has answered, no `save`, `touch` or old client's
+//!   write brings a session back: `save` refuses, and what somebody else wrote under the same id is removed when it is
+//!   next looked at, and never handed out.
+//! - An end is decided by its first write. A crash after it leaves sessions that are dead and merely not yet removed.
+//! - `save` is atomic: two writers that both replace the same version do not both succeed.
+//! - `touch` never writes the session itself, so that it cannot undo somebody's write.
+//! - A user's sessions are known to `list` once they were saved or looked at here; ends hold for those unknown as well,
+//!   but for the one that `end_others` keeps.
+//! - The same history gives the same answers on every store.
+
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::document::Document;
+use super::id::{SessionId, Sid, UserId};
+use crate::clock::Timestamp;
+use crate::error::Error;
+
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// Keeps sessions. Implemented by [`MemoryStore`](super::MemoryStore) and `RedisStore`.
+pub trait SessionStore: fmt::Debug + Send + Sync {
+    /// The session, if it is alive.
+    fn get<'a>(&'a self, id: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Option<Session>>;
+
+    /// Stores a session that is alive or unknown, and says how many of the user's are known then.
+    fn save<'a>(&'a self, save: &'a Save<'a>, terms: &'a Terms) -> StoreFuture<'a, Saved>;
+
+    /// Lets a session live for `ttl` from now, if that is longer than it would and within the absolute cap.
+    fn touch<'a>(&'a self, id: &'a SessionId, ttl: Duration, terms: &'a Terms) -> StoreFuture<'a, Option<Session>>;
+
+    /// Ends one, known or not, and says whether it was there. With `only_if`, ends it only if that is what it holds.
+    fn end<'a>(&'a self, id: &'a SessionId, only_if: Option<&'a Document>, terms: &'a Terms) -> StoreFuture<'a, bool>;
+
+    /// The user's sessions that are known and alive.
+    fn list<'a>(&'a self, user: &'a UserId, terms: &'a Terms) -> StoreFuture<'a, Vec<Session>>;
+
+    /// Ends all sessions, of one user or of everyone, that began until `at`, or until now. Marks only ever grow. Answers
+    /// with the time once the mark is written; removal of what is known may go on afterwards.
+    fn end_before<'a>(
+        &'a self,
+        user: Option<&'a UserId>,
+        at: Option<Timestamp>,
+        terms: &'a Terms,
+    ) -> StoreFuture<'a, Timestamp>;
+
+    /// Ends the user's sessions that began until now, but for this one, as `end_before` does.
+    fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp>;
+
+    /// After a rotation: the session that `end_others` kept has another id now.
+    fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, terms: &'a Terms) -> StoreFuture<'a, ()>;
+
+    /// Whether the store answers.
+    fn ping(&self) -> StoreFuture<'_, ()>;
+}
+
+/// How long things live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// How long a session lives without being touched.
+    pub ttl: Duration,
+    /// How long it lives at most, touched or not.
+    pub max_lifetime: Duration,
+    /// How many a user may have; one more ends the oldest. No limit if there is none.
+    pub max_per_user: Option<usize>,
+    /// How long a mark is kept: longer than any session or token that it ends could live.
+    pub keep_marks: Duration,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let day = Duration::from_secs(24 * 3_600);
+        Self { ttl: Duration::from_secs(3_600), max_lifetime: day, max_per_user: None, keep_marks: day * 30 }
+    }
+}
+
+impl Terms {
+    /// How long it is remembered that a session has ended: until the absolute cap would refuse it anyway.
+    pub(crate) fn keep_ended(&self) -> Duration {
+        self.max_lifetime.max(self.ttl) + super::judge::SKEW * 2
+    }
+}
+
+/// A session that is alive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Session {
+    pub id: SessionId,
+    pub document: Document,
+    /// None: it has no expiry of its own, only the absolute cap.
+    pub ttl: Option<Duration>,
+    /// Where its absolute lifetime counts from.
+    pub since: Timestamp,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Save<'a> {
+    pub id: &'a SessionId,
+    pub document: &'a Document,
+    pub over: Over<'a>,
+}
+
+/// What may stand there before, and how long the new one lives.
+#[derive(Debug, Clone, Copy)]
+pub enum Over<'a> {
+    /// Nothing.
+    Nothing { ttl: Duration },
+    /// Whatever it is.
+    Anything { ttl: Duration },
+    /// This and nothing else; its expiry stays.
+    This(&'a Document),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Saved {
+    /// And so many of the user's sessions are known.
+    Saved { known: usize, ttl: Option<Duration> },
+    /// A session of this id has ended, or a mark or the absolute cap refuses it.
+    Ended { mark: Option<Timestamp> },
+    /// Something else stands there, or nothing.
+    Changed(Option<Document>),
+}

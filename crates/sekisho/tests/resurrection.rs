@@ -1,0 +1,338 @@
+//! No resurrection: every interleaving of a logout with others that write the same session, at each of their calls to Redis,
+//! and with a crash after any of them. Each run is a history of its own on a real Redis: after it the session is not alive,
+//! and its key is gone as soon as somebody has looked.
+//!
+//! The explorer replays: a schedule says which process makes the next call; when a run has ended, the last choice that has an
+//! alternative is changed, until none has.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "the lint's exception for tests does not reach the helpers of an integration test"
+)]
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use sekisho::clock::{Clock, ManualClock, Timestamp};
+use sekisho::sessions::{Document, RedisStore, SessionId, Sessions, Steps, Terms, UserId, write_time};
+use sekisho_testkit::{RedisCluster, RedisServer};
+
+/// The session began a minute before all else.
+const START: Timestamp = Timestamp::from_secs(1_700_000_000);
+const NOW: Timestamp = Timestamp::from_secs(1_700_000_060);
+const TERMS: Terms = Terms {
+    ttl: Duration::from_secs(3_600),
+    max_lifetime: Duration::from_secs(86_400),
+    max_per_user: None,
+    keep_marks: Duration::from_secs(86_400 * 8),
+};
+
+/// What a process does. Each call to Redis is a step of it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Act {
+    /// Ends the session.
+    Logout,
+    /// Ends all of the user's.
+    ForceLogout,
+    /// Ends all but another one.
+    LogoutOfOthers,
+    /// Gives it a new id.
+    Rotate,
+    /// A slow request that stores what it read long ago.
+    Save,
+    /// A slow request that changes what it finds.
+    Update,
+    Touch,
+    Get,
+    /// An old client that reads, and writes back what it has read.
+    OldClient,
+    /// An old client that writes back what it read long ago.
+    OldClientLate,
+}
+
+struct Bench<'a> {
+    store: RedisStore,
+    clock: ManualClock,
+    nodes: Nodes<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Nodes<'a> {
+    One(&'a RedisServer),
+    Many(&'a RedisCluster),
+}
+
+impl Nodes<'_> {
+    fn of(&self, key: &str) -> &RedisServer {
+        match self {
+            Nodes::One(server) => server,
+            Nodes::Many(cluster) => cluster.node_for_slot(sekisho::store::redis::key_slot(key.as_bytes())),
+        }
+    }
+}
+
+/// One process, and how far it has come.
+struct Process<'a> {
+    running: Option<Pin<Box<dyn Future<Output = Vec<SessionId>> + 'a>>>,
+    steps: Arc<Steps>,
+    /// What it answers with: the ids under which the session may live on.
+    answer: Option<Vec<SessionId>>,
+    taken: usize,
+}
+
+impl<'a> Bench<'a> {
+    async fn new(url: &str, nodes: Nodes<'a>) -> Self {
+        let clock = ManualClock::at(NOW);
+        let by: Arc<dyn Clock> = Arc::new(clock.clone());
+        let store = RedisStore::connect(url, Duration::from_secs(10), Some(by)).await.unwrap();
+        Self { store, clock, nodes }
+    }
+
+    fn sessions(&self, store: RedisStore) -> Sessions {
+        Sessions::new(Arc::new(store), Arc::new(self.clock.clone()), TERMS)
+    }
+
+    fn start(&'a self, act: Act, id: &'a SessionId, document: &'a Document) -> Process<'a> {
+        let steps = Arc::new(Steps::default());
+        let sessions = self.sessions(self.store.in_steps(Arc::clone(&steps)));
+        let own = Arc::clone(&steps);
+        let running = Box::pin(async move {
+            match act {
+                Act::Logout => drop(sessions.end(id).await.unwrap()),
+                Act::ForceLogout => drop(sessions.end_all(&id.user).await.unwrap()),
+                Act::LogoutOfOthers => {
+                    let other = SessionId::new(id.user.as_str(), "other").unwrap();
+                    sessions.end_others(&other).await.unwrap();
+                }
+                Act::Rotate => return sessions.rotate(id).await.unwrap().map(|new| new.id).into_iter().collect(),
+                Act::Save => drop(sessions.put(id, document, None).await.unwrap()),
+                Act::Update => drop(sessions.update(id, |old| Ok(noted(old))).await.unwrap()),
+                Act::Touch => drop(sessions.touch(id, None).await.unwrap()),
+                Act::Get => drop(sessions.get(id).await.unwrap()),
+                Act::OldClient => {
+                    let key = key(id);
+                    let read = own.one(async { self.nodes.of(&key).command(&["GET", &key]) }).await;
+                    if !read.is_nil() {
+                        own.one(async { self.setex(&key, &read.text()) }).await;
+                    }
+                }
+                Act::OldClientLate => own.one(async { self.setex(&key(id), document.as_str()) }).await,
+            }
+            Vec::new()
+        });
+        Process { running: Some(running), steps, answer: None, taken: 0 }
+    }
+
+    fn setex(&self, key: &str, json: &str) {
+        self.nodes.of(key).command(&["SETEX", key, "3600", json]).expect_success();
+    }
+
+    /// One history: at each step `choose` names one of those that can go on. It panics where the session has come back.
+    /// `crash` is how many calls the first process may make; says whether that stopped it.
+    async fn run(&self, acts: &[Act], crash: Option<usize>, choose: &mut Schedule) -> bool {
+        let user = UserId::new(format!("u{:016x}", rand_number())).unwrap();
+        let id = SessionId { user, sid: sekisho::sessions::Sid::new("s").unwrap() };
+        let document = Document::new(format!(r#"{{"created_at":"{}","note":"old"}}"#, write_time(START))).unwrap();
+        self.sessions(self.store.clone()).put(&id, &document, None).await.unwrap();
+
+        let mut processes: Vec<_> = acts.iter().map(|act| self.start(*act, &id, &document)).collect();
+        let mut trace = Vec::new();
+        processes.iter_mut().for_each(Process::wake);
+        loop {
+            let is_crashed = |i: usize, taken| i == 0 && crash.is_some_and(|most| taken >= most);
+            let able: Vec<usize> = (0..processes.len())
+                .filter(|i| processes[*i].running.is_some() && !is_crashed(*i, processes[*i].taken))
+                .collect();
+            if able.is_empty() {
+                break;
+            }
+            let next = choose.next_of(&able, trace.last().copied());
+            trace.push(next);
+            processes[next].step().await;
+        }
+        // What is done by the first write stays done. A logout that crashed before it has said nothing.
+        let has_decided = processes[0].taken >= 1 || processes[0].answer.is_some();
+        let is_rotation = acts[0] == Act::Rotate;
+        let decided = if is_rotation { processes[0].answer.is_some() } else { has_decided };
+        if decided {
+            let what = format!("{acts:?}, crash after {crash:?}, order {trace:?}");
+            self.assert_dead(&id, &what).await;
+            for new in processes[0].answer.iter().flatten() {
+                assert_ne!(new.sid, id.sid);
+            }
+        }
+        processes[0].answer.is_none()
+    }
+
+    async fn assert_dead(&self, id: &SessionId, what: &str) {
+        let sessions = self.sessions(self.store.clone());
+        assert_eq!(sessions.get(id).await.unwrap(), None, "it lives again: {what}");
+        let key = key(id);
+        assert_eq!(self.nodes.of(&key).command(&["EXISTS", &key]).int(), 0, "the key is left: {what}");
+        let listed = sessions.list(&id.user).await.unwrap();
+        assert!(listed.iter().all(|session| session.id != *id), "it is listed: {what}");
+        // And the slowest of all, after everybody has looked.
+        let late = Document::new(format!(r#"{{"created_at":"{}"}}"#, write_time(START))).unwrap();
+        let put = sessions.put(id, &late, None).await.unwrap();
+        assert!(matches!(put, sekisho::sessions::Put::Ended { .. }), "{put:?}: {what}");
+        self.setex(&key, late.as_str());
+        assert_eq!(sessions.get(id).await.unwrap(), None, "an old client brought it back: {what}");
+        assert_eq!(self.nodes.of(&key).command(&["EXISTS", &key]).int(), 0, "{what}");
+    }
+
+    /// Every interleaving with so many preemptions at most, without a crash and with one of the first process after each of
+    /// its calls. Returns how many there are.
+    async fn explore(&self, acts: &[Act], preemptions: usize) -> usize {
+        let mut histories = 0;
+        for crash in (1..).map(Some).chain([None]) {
+            let mut schedule = Schedule { preemptions, ..Schedule::default() };
+            let mut has_crashed = false;
+            loop {
+                has_crashed |= self.run(acts, crash, &mut schedule).await;
+                histories += 1;
+                if !schedule.advance() {
+                    break;
+                }
+            }
+            // Without a crash these were all that there are.
+            if !has_crashed {
+                break;
+            }
+        }
+        histories
+    }
+}
+
+impl Process<'_> {
+    /// Runs it up to its next call.
+    fn wake(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        if let Some(running) = &mut self.running
+            && let Poll::Ready(answer) = running.as_mut().poll(&mut context)
+        {
+            (self.answer, self.running) = (Some(answer), None);
+        }
+    }
+
+    /// Lets it make one call, and runs it up to the next one.
+    async fn step(&mut self) {
+        self.taken += 1;
+        self.steps.allow_one();
+        let running = self.running.as_mut().expect("only those that run are chosen");
+        let steps = Arc::clone(&self.steps);
+        let mut done = std::pin::pin!(steps.done());
+        let answer = std::future::poll_fn(|context| {
+            if let Poll::Ready(answer) = running.as_mut().poll(context) {
+                return Poll::Ready(Some(answer));
+            }
+            // Polled again after the call has its answer, so that it stands before its next one.
+            done.as_mut().poll(context).map(|()| None)
+        })
+        .await;
+        match answer {
+            Some(answer) => (self.answer, self.running) = (Some(answer), None),
+            None => self.wake(),
+        }
+    }
+}
+
+/// Choices made so far, and how many there were to choose from.
+#[derive(Default)]
+struct Schedule {
+    made: Vec<(usize, usize)>,
+    at: usize,
+    /// How often a process may be stopped that could go on, and how often one was.
+    preemptions: usize,
+    used: usize,
+}
+
+impl Schedule {
+    /// The one that ran last stands first among those that are able, so that staying with it costs nothing.
+    fn next_of(&mut self, able: &[usize], last: Option<usize>) -> usize {
+        let stays = last.filter(|last| able.contains(last));
+        let others = able.iter().copied().filter(|i| Some(*i) != stays);
+        let may_change = stays.is_none() || self.used < self.preemptions;
+        let choices: Vec<usize> = stays.into_iter().chain(others.filter(|_| may_change)).collect();
+        if self.at == self.made.len() {
+            self.made.push((0, choices.len()));
+        }
+        let (choice, known) = self.made[self.at];
+        assert_eq!(known, choices.len(), "a history cannot be replayed");
+        self.at += 1;
+        self.used += usize::from(stays.is_some_and(|stays| stays != choices[choice]));
+        choices[choice]
+    }
+
+    /// To the next schedule, depth first; false when there is none.
+    fn advance(&mut self) -> bool {
+        (self.at, self.used) = (0, 0);
+        while let Some((choice, count)) = self.made.pop() {
+            if choice + 1 < count {
+                self.made.push((choice + 1, count));
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn key(id: &SessionId) -> String {
+    format!("session:{}:{}", id.user.as_str(), id.sid.as_str())
+}
+
+fn noted(old: &Document) -> Document {
+    Document::new(old.as_str().replace("old", "new")).unwrap()
+}
+
+/// Users of two histories are never the same.
+fn rand_number() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one(0)
+}
+
+const ENDS: [Act; 4] = [Act::Logout, Act::ForceLogout, Act::LogoutOfOthers, Act::Rotate];
+/// Those that write what they know, and could write too late.
+const WRITERS: [Act; 4] = [Act::Save, Act::Update, Act::OldClient, Act::OldClientLate];
+/// Those that only move an expiry or an index.
+const READERS: [Act; 2] = [Act::Touch, Act::Get];
+
+/// On one server a decision is one call, so that all interleavings of three processes can be tried.
+#[tokio::test]
+async fn c10_no_interleaving_brings_a_session_back_on_one_server() {
+    let server = RedisServer::start();
+    let bench = Bench::new(&server.url(), Nodes::One(&server)).await;
+    let mut histories = 0;
+    for end in ENDS {
+        for (i, writer) in WRITERS.into_iter().enumerate() {
+            for other in &WRITERS[i..] {
+                histories += bench.explore(&[end, writer, *other], usize::MAX).await;
+            }
+        }
+        for reader in READERS {
+            histories += bench.explore(&[end, reader, Act::OldClient], usize::MAX).await;
+        }
+    }
+    println!("{histories} histories");
+    assert!(histories > 1_000, "only {histories} histories");
+}
+
+/// On Cluster a decision is up to nine calls: two processes, and one or two preemptions.
+#[tokio::test]
+async fn c10_no_interleaving_brings_a_session_back_on_a_cluster() {
+    let cluster = RedisCluster::start(3);
+    let bench = Bench::new(&cluster.url(), Nodes::Many(&cluster)).await;
+    let mut histories = 0;
+    for end in ENDS {
+        for writer in WRITERS {
+            histories += bench.explore(&[end, writer], if end == Act::Rotate { 1 } else { 2 }).await;
+        }
+        for reader in READERS {
+            histories += bench.explore(&[end, reader], 1).await;
+        }
+    }
+    println!("{histories} histories");
+    assert!(histories > 1_000, "only {histories} histories");
+}

@@ -1,0 +1,237 @@
+//! Sessions that older clients write into the same Redis: what they wrote is read, what they did not write is added beside
+//! it, and what they bring back is removed.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "the lint's exception for tests does not reach the helpers of an integration test"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sekisho::Error;
+use sekisho::clock::{Clock, SystemClock};
+use sekisho::sessions::{Document, Put, RedisStore, SessionId, Sessions, Terms, UserId, write_time};
+use sekisho_testkit::{RedisServer, Reply, poll_until};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+async fn sessions_on(server: &RedisServer) -> Sessions {
+    let store = RedisStore::connect(&server.url(), Duration::from_secs(5), None).await.unwrap();
+    Sessions::new(Arc::new(store), Arc::new(SystemClock::start()), Terms::default())
+}
+
+/// A session as the seed's Python writes it, begun so many seconds ago.
+fn seeds(ago: u64) -> String {
+    let now = SystemClock::start().now();
+    let created = write_time(sekisho::clock::Timestamp::from_micros(now.as_micros() - ago * 1_000_000));
+    let naive = created.trim_end_matches('Z');
+    format!(r#"{{"user_id": "u", "session_id": "s", "access_token": "eyJ", "created_at": "{naive}"}}"#)
+}
+
+fn setex(server: &RedisServer, sid: &str, json: &str) {
+    server.command(&["SETEX", &format!("session:u:{sid}"), "3600", json]).expect_success();
+}
+
+fn exists(server: &RedisServer, key: &str) -> bool {
+    server.command(&["EXISTS", key]).int() == 1
+}
+
+fn id(sid: &str) -> SessionId {
+    SessionId::new("u", sid).unwrap()
+}
+
+#[tokio::test]
+async fn an_older_clients_session_is_read_and_known_from_then_on() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let user = UserId::new("u").unwrap();
+    let json = seeds(60);
+    setex(&server, "s", &json);
+    assert!(sessions.list(&user).await.unwrap().is_empty(), "nobody has looked at it");
+    let session = sessions.get(&id("s")).await.unwrap().unwrap();
+    assert_eq!(session.document.as_str(), json);
+    let ttl = session.ttl.unwrap();
+    assert!(ttl <= Duration::from_secs(3_600) && ttl > Duration::from_secs(3_590), "{ttl:?}");
+    assert_eq!(sessions.list(&user).await.unwrap().len(), 1);
+    assert!(exists(&server, "sidx:u"));
+    // It is not written again, and nothing beside it either.
+    assert_eq!(server.command(&["GET", "session:u:s"]).text(), json);
+    assert_eq!(server.command(&["DBSIZE"]).int(), 2);
+}
+
+#[tokio::test]
+async fn what_is_stored_is_what_an_older_client_reads() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let json = seeds(0);
+    sessions.put(&id("s"), &Document::new(json.clone()).unwrap(), None).await.unwrap();
+    assert_eq!(server.command(&["GET", "session:u:s"]).text(), json);
+    let ttl = server.command(&["TTL", "session:u:s"]).int();
+    assert!((3_595..=3_600).contains(&ttl), "{ttl}");
+    assert!(sessions.end(&id("s")).await.unwrap());
+    assert!(!exists(&server, "session:u:s"));
+}
+
+#[tokio::test]
+async fn a_session_without_an_expiry_has_only_the_cap() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    server.command(&["SET", "session:u:s", &seeds(0)]).expect_success();
+    assert_eq!(sessions.get(&id("s")).await.unwrap().unwrap().ttl, None);
+    assert_eq!(sessions.touch(&id("s"), None).await.unwrap().unwrap().ttl, None);
+    server.command(&["SET", "session:u:old", &seeds(86_401)]).expect_success();
+    assert_eq!(sessions.get(&id("old")).await.unwrap(), None);
+    assert!(!exists(&server, "session:u:old"), "it is beyond the cap, and gone");
+}
+
+#[tokio::test]
+async fn c10_what_an_older_client_brings_back_is_removed_when_it_is_seen() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let json = seeds(60);
+    setex(&server, "s", &json);
+    sessions.end(&id("s")).await.unwrap();
+    for _ in 0..3 {
+        setex(&server, "s", &json);
+        assert_eq!(sessions.get(&id("s")).await.unwrap(), None);
+        assert!(!exists(&server, "session:u:s"));
+    }
+    // Without a readable time as well, and when nobody but `list` looks.
+    setex(&server, "s", "{}");
+    assert_eq!(sessions.touch(&id("s"), None).await.unwrap(), None);
+    assert!(!exists(&server, "session:u:s"));
+}
+
+#[tokio::test]
+async fn c11_a_force_logout_ends_also_what_no_index_knows() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    for (sid, json) in
+        [("known", seeds(60)), ("unknown", seeds(60)), ("silent", "{}".to_owned()), ("broken", "[".to_owned())]
+    {
+        setex(&server, sid, &json);
+    }
+    sessions.get(&id("known")).await.unwrap().unwrap();
+    let mark = sessions.end_all(&UserId::new("u").unwrap()).await.unwrap();
+    assert!(!exists(&server, "session:u:known"), "older clients see it too");
+    assert_eq!(server.command(&["GET", "nbf:user:u"]).text(), mark.as_millis_ceil().to_string());
+    for sid in ["known", "unknown", "silent", "broken"] {
+        assert_eq!(sessions.get(&id(sid)).await.unwrap(), None, "{sid}");
+        assert!(!exists(&server, &format!("session:u:{sid}")), "{sid}");
+    }
+    let ttl = server.command(&["TTL", "nbf:user:u"]).int();
+    assert!(ttl > 29 * 86_400, "a mark outlives what it ends: {ttl}");
+}
+
+#[tokio::test]
+async fn a_mark_of_another_writer_counts() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    setex(&server, "s", &seeds(60));
+    let mark = SystemClock::start().now().as_millis_ceil().to_string();
+    server.command(&["SET", "nbf:all", &mark, "EX", "1000"]).expect_success();
+    assert_eq!(sessions.get(&id("s")).await.unwrap(), None);
+    let put = sessions.put(&id("t"), &Document::new(seeds(60)).unwrap(), None).await.unwrap();
+    assert!(matches!(put, Put::Ended { .. }), "{put:?}");
+    assert!(!exists(&server, "session:u:t"));
+}
+
+#[tokio::test]
+async fn c11_all_but_one_end_also_where_no_index_knows_them() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    for sid in ["a", "b", "c"] {
+        setex(&server, sid, &seeds(60));
+    }
+    sessions.end_others(&id("b")).await.unwrap();
+    assert!(!exists(&server, "nbf:user:u"), "tokens stay");
+    assert_eq!(sessions.get(&id("a")).await.unwrap(), None);
+    assert!(sessions.get(&id("b")).await.unwrap().is_some());
+    assert_eq!(sessions.get(&id("c")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_get_costs_one_call() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    sessions.put(&id("s"), &Document::new(seeds(0)).unwrap(), None).await.unwrap();
+    sessions.get(&id("s")).await.unwrap().unwrap();
+    let calls = || {
+        let stats = server.command(&["INFO", "commandstats"]).text();
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap().to_owned();
+        line.split(['=', ',']).nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let before = calls();
+    for _ in 0..10 {
+        sessions.get(&id("s")).await.unwrap().unwrap();
+    }
+    assert_eq!(calls() - before, 10);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_sessions_end_in_one_call_and_are_removed_afterwards() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let user = UserId::new("u").unwrap();
+    let fill = "for i = 1, 10000 do \
+                  redis.call('SETEX', 'session:u:s' .. i, 3600, ARGV[1]) \
+                  redis.call('ZADD', 'sidx:u', ARGV[2], 's' .. i) end";
+    let far = (SystemClock::start().now() + Duration::from_secs(3_600)).as_millis_ceil().to_string();
+    server.command(&["EVAL", fill, "0", &seeds(60), &far]).expect_success();
+    sessions.end_all(&user).await.unwrap();
+    assert_eq!(sessions.get(&id("s9999")).await.unwrap(), None, "from the answer on");
+    let gone = poll_until(PATIENCE, || (!exists(&server, "sidx:u")).then_some(()));
+    assert!(gone.is_some(), "{:?} are left", server.command(&["ZCARD", "sidx:u"]));
+    let left = server.command(&["EVAL", "return #redis.call('KEYS', 'session:*')", "0"]);
+    assert_eq!(left, Reply::Int(0));
+}
+
+#[tokio::test]
+async fn the_index_sheds_what_has_run_out() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    for i in 0..50 {
+        server.command(&["ZADD", "sidx:u", &i.to_string(), &format!("old{i}")]).expect_success();
+    }
+    sessions.put(&id("s"), &Document::new(seeds(0)).unwrap(), None).await.unwrap();
+    assert_eq!(server.command(&["ZCARD", "sidx:u"]).int(), 1);
+    assert!(server.command(&["PTTL", "sidx:u"]).int() > 0, "it goes with its last session");
+}
+
+#[tokio::test]
+async fn what_is_no_session_is_named_and_harms_no_other() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    setex(&server, "broken", "not json");
+    setex(&server, "whole", &seeds(0));
+    let error = sessions.get(&id("broken")).await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+    assert!(sessions.get(&id("whole")).await.unwrap().is_some());
+    assert_eq!(sessions.list(&UserId::new("u").unwrap()).await.unwrap().len(), 1);
+    server.command(&["HSET", "session:u:hash", "a", "b"]).expect_success();
+    assert_eq!(sessions.get(&id("hash")).await.unwrap(), None);
+    server.command(&["SET", "sidx:v", "no index"]).expect_success();
+    let error = sessions.list(&UserId::new("v").unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+    assert!(sessions.end(&id("broken")).await.unwrap());
+}
+
+#[tokio::test]
+async fn c32_a_redis_that_is_away_is_an_error_and_no_end() {
+    let server = RedisServer::start();
+    let store = RedisStore::connect(&server.url(), Duration::from_millis(200), None).await.unwrap();
+    let sessions = Sessions::new(Arc::new(store), Arc::new(SystemClock::start()), Terms::default());
+    sessions.put(&id("s"), &Document::new(seeds(0)).unwrap(), None).await.unwrap();
+    server.freeze();
+    let error = sessions.get(&id("s")).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    server.thaw();
+    let back = async {
+        while sessions.get(&id("s")).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        sessions.get(&id("s")).await.unwrap().unwrap()
+    };
+    tokio::time::timeout(PATIENCE, back).await.unwrap();
+}
