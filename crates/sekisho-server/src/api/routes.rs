@@ -11,9 +11,10 @@ use axum::routing::{MethodRouter, any, get, post};
 use serde_json::{Value, json};
 
 use super::answer::{self, Released, Results, Settled};
+use super::oauth::{Introspection, OauthError, TokenForm};
 use super::operate::Policies;
 use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody, ReserveBody, SettleBody, TargetBody};
-use super::{decide, end, operate};
+use super::{decide, end, oauth, operate};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
@@ -42,7 +43,7 @@ impl Route {
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    [limits(), operators(), others()].into_iter().flatten().collect()
+    [limits(), operators(), oauth(), others()].into_iter().flatten().collect()
 }
 
 fn limits() -> Vec<Route> {
@@ -166,6 +167,34 @@ fn operators() -> Vec<Route> {
     ]
 }
 
+/// Always with the token, also where everything else is open.
+fn oauth() -> Vec<Route> {
+    let operation = |id, summary| {
+        let bad = Answer::new(StatusCode::BAD_REQUEST, "`token` is missing, or something is given twice.");
+        Operation::new("oauth", id, summary)
+            .is_always_closed()
+            .asks_form::<TokenForm>(
+                json!({ "token": "eyJhbGciOiJFUzI1NiJ9.e30.AA", "token_type_hint": "access_token" }),
+            )
+            .answers(bad.json::<OauthError>())
+            .asks_the_store()
+    };
+    vec![
+        Route::post(
+            "/oauth/revoke",
+            oauth::revoke,
+            operation("revoke", "Refuses a token from now on (RFC 7009)")
+                .answers(Answer::new(StatusCode::OK, "It is not accepted any more, if it ever was.")),
+        ),
+        Route::post(
+            "/oauth/introspect",
+            oauth::introspect,
+            operation("introspect", "Whether a token is accepted, and what it says (RFC 7662)")
+                .answers(Answer::new(StatusCode::OK, "What is known of it.").json::<Introspection>()),
+        ),
+    ]
+}
+
 /// What proxies ask.
 fn others() -> Vec<Route> {
     let hits = json!({
@@ -202,7 +231,7 @@ fn others() -> Vec<Route> {
                     over(Answer::new(StatusCode::TOO_MANY_REQUESTS, retry_later))
                         .header("Retry-After", headers::retry_after()),
                 )
-                .fails(&[StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND])
+                .fails(&[StatusCode::BAD_REQUEST, StatusCode::FORBIDDEN, StatusCode::NOT_FOUND])
                 .asks_the_store(),
         ),
         Route::post(

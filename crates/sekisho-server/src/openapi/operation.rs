@@ -18,7 +18,10 @@ pub(crate) struct Operation {
     token: &'static str,
     query: Option<SchemaOf>,
     headers: Vec<(&'static str, &'static str)>,
-    body: Option<(SchemaOf, Value)>,
+    /// Media type, schema, example.
+    body: Option<(&'static str, SchemaOf, Value)>,
+    /// Wants the token also where none is set.
+    is_closed: bool,
     answers: Vec<Answer>,
     problems: Vec<StatusCode>,
 }
@@ -44,6 +47,7 @@ impl Operation {
             query: None,
             headers: Vec::new(),
             body: None,
+            is_closed: false,
             answers: Vec::new(),
             // Every route wants the token, and every request has a deadline.
             problems: vec![StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT],
@@ -57,8 +61,19 @@ impl Operation {
 
     /// Takes a JSON body.
     pub(crate) fn asks<T: JsonSchema>(mut self, example: Value) -> Self {
-        self.body = Some((schema_of::<T>, example));
+        self.body = Some(("application/json", schema_of::<T>, example));
         self.fails(&[StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
+    }
+
+    /// Takes a form.
+    pub(crate) fn asks_form<T: JsonSchema>(mut self, example: Value) -> Self {
+        self.body = Some(("application/x-www-form-urlencoded", schema_of::<T>, example));
+        self.fails(&[StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
+    }
+
+    pub(crate) fn is_always_closed(mut self) -> Self {
+        self.is_closed = true;
+        self
     }
 
     /// Takes the fields of `T` as a query.
@@ -103,16 +118,16 @@ impl Operation {
             "operationId": id,
             "summary": self.summary,
             "tags": [self.tag],
-            "security": if is_closed { json!([token]) } else { json!([{}, token]) },
+            "security": if is_closed || self.is_closed { json!([token]) } else { json!([{}, token]) },
             "responses": responses,
         });
         let parameters = self.parameters(schemas);
         if !parameters.is_empty() {
             operation["parameters"] = parameters.into();
         }
-        if let Some((schema, example)) = &self.body {
+        if let Some((media, schema, example)) = &self.body {
             let content = json!({ "schema": schema(&mut schemas.requests), "example": example });
-            operation["requestBody"] = json!({ "required": true, "content": { "application/json": content } });
+            operation["requestBody"] = json!({ "required": true, "content": { *media: content } });
         }
         operation
     }
