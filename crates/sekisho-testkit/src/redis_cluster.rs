@@ -8,18 +8,45 @@ const SLOTS: usize = 16_384;
 /// A node keeps itself read-only for its first two seconds, and gossip needs a few rounds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Primaries in real cluster mode, with the slots dealt out evenly and no replicas.
+/// Primaries in real cluster mode, with the slots dealt out evenly, and no replicas unless asked for.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
+    replicas: Vec<RedisServer>,
 }
 
 impl RedisCluster {
     /// Starts `masters` nodes and waits until each of them knows the others and every slot.
     pub fn start(masters: usize) -> RedisCluster {
+        RedisCluster::start_all(masters, 0)
+    }
+
+    /// As `start`, with a replica for every master, which takes its place a few seconds after it is gone.
+    pub fn start_with_replicas(masters: usize) -> RedisCluster {
+        let cluster = RedisCluster::start_all(masters, masters);
+        for (master, replica) in cluster.nodes.iter().zip(&cluster.replicas) {
+            master.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).expect_success();
+            let id = master.command(&["CLUSTER", "MYID"]).text();
+            replica.command(&["CLUSTER", "REPLICATE", &id]).expect_success();
+        }
+        let is_linked =
+            |replica: &RedisServer| replica.command(&["INFO", "replication"]).text().contains("master_link_status:up");
+        let linked = poll_until(PATIENCE, || cluster.replicas.iter().all(is_linked).then_some(()));
+        assert!(linked.is_some(), "the replicas never linked to their masters");
+        // A master that has not heard of its replica yet does not name it to clients.
+        let names_all = |node: &RedisServer| {
+            let slots = node.command(&["CLUSTER", "SLOTS"]);
+            slots.items().len() == masters && slots.items().iter().all(|range| range.items().len() == 4)
+        };
+        let known = poll_until(PATIENCE, || cluster.nodes.iter().all(names_all).then_some(()));
+        assert!(known.is_some(), "the masters never heard of all replicas");
+        cluster
+    }
+
+    fn start_all(masters: usize, replicas: usize) -> RedisCluster {
         assert!(masters > 0, "a cluster has at least one node");
-        let nodes = (0..masters).map(|_| start_node()).collect();
-        let cluster = RedisCluster { nodes };
+        let start = |count| (0..count).map(|_| start_node()).collect();
+        let cluster = RedisCluster { nodes: start(masters), replicas: start(replicas) };
         cluster.deal_slots();
         cluster.introduce();
         cluster.await_formed();
@@ -33,6 +60,11 @@ impl RedisCluster {
 
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
+    }
+
+    /// In the order of their masters.
+    pub fn replicas(&self) -> &[RedisServer] {
+        &self.replicas
     }
 
     /// The node that was dealt `slot` at the start; a test that moves slots keeps its own account.
@@ -67,8 +99,9 @@ impl RedisCluster {
 
     /// Everyone meets everyone: with gossip alone the last introductions take seconds.
     fn introduce(&self) {
-        for node in &self.nodes {
-            for other in self.nodes.iter().filter(|other| other.port() != node.port()) {
+        let all = || self.nodes.iter().chain(&self.replicas);
+        for node in all() {
+            for other in all().filter(|other| other.port() != node.port()) {
                 let bus = other.bus_port().expect("a cluster node has a bus");
                 let (port, bus) = (other.port().to_string(), bus.to_string());
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).expect_success();
@@ -81,7 +114,7 @@ impl RedisCluster {
         let says = |name: &str, value: &str| info.lines().any(|line| line == format!("{name}:{value}"));
         says("cluster_state", "ok")
             && says("cluster_slots_ok", &SLOTS.to_string())
-            && says("cluster_known_nodes", &self.nodes.len().to_string())
+            && says("cluster_known_nodes", &(self.nodes.len() + self.replicas.len()).to_string())
             && !node.command(&["CLUSTER", "NODES"]).text().contains("handshake")
     }
 }

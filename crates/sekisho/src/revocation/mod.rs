@@ -4,11 +4,14 @@
 //! What another instance, or any other client of the store, has revoked is known within a bound; when the store cannot be
 //! followed for longer than that, a check is an error and not a guess.
 
+mod meters;
 mod names;
+#[cfg(feature = "redis")]
+mod redis;
 mod replica;
 mod verdict;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use names::{Jti, TokenKind, Whom};
@@ -16,24 +19,78 @@ pub use verdict::{Token, Verdict, is_ended_by};
 
 use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::Error;
+use meters::Meters;
 use replica::Replica;
 
 /// What is no longer valid. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Revocations {
     inner: Arc<Inner>,
+    terms: Terms,
+}
+
+/// How old knowledge may be, and what is answered when it is older.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    pub max_staleness: Duration,
+    /// Takes a token for good when nobody knows: whatever is revoked during an outage is then accepted.
+    pub fails_open: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self { max_staleness: Duration::from_secs(30), fails_open: false }
+    }
 }
 
 #[derive(Debug)]
 struct Inner {
-    replica: Replica,
-    clock: Reader,
+    replica: Arc<Replica>,
+    clock: Arc<Reader>,
+    source: Source,
+    meters: OnceLock<Meters>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Memory,
+    #[cfg(feature = "redis")]
+    Redis(redis::Remote),
 }
 
 impl Revocations {
     /// In this process alone: gone with it, and unknown to others.
     pub fn memory(clock: Arc<dyn Clock>) -> Self {
-        Self { inner: Arc::new(Inner { replica: Replica::new(), clock: Reader::of(clock) }) }
+        Self::new(Arc::new(Replica::new()), Arc::new(Reader::of(clock)), Source::Memory)
+    }
+
+    /// On a Redis, where every instance and any other client finds them. Checks are answered after
+    /// [`follow`](Self::follow).
+    #[cfg(feature = "redis")]
+    pub fn redis(redis: &crate::store::redis::Redis, clock: Arc<dyn Clock>) -> Self {
+        let (replica, clock) = (Arc::new(Replica::new()), Arc::new(Reader::of(clock)));
+        let remote = redis::Remote::new(redis, Arc::clone(&replica), Arc::clone(&clock));
+        Self::new(replica, clock, Source::Redis(remote))
+    }
+
+    fn new(replica: Arc<Replica>, clock: Arc<Reader>, source: Source) -> Self {
+        let inner = Inner { replica, clock, source, meters: OnceLock::new() };
+        Self { inner: Arc::new(inner), terms: Terms::default() }
+    }
+
+    /// The same revocations on other terms.
+    #[must_use]
+    pub fn under(&self, terms: Terms) -> Self {
+        Self { inner: Arc::clone(&self.inner), terms }
+    }
+
+    /// Begins to keep current what this process knows, if it does not yet. It costs the store a walk over all its keys, so
+    /// it is not begun before somebody means to check tokens.
+    pub fn follow(&self) {
+        #[cfg(feature = "redis")]
+        if let Source::Redis(remote) = &self.inner.source {
+            remote.follow();
+        }
     }
 
     /// Whether a token is still good. Asks nobody: fails when what is known is older than it may be.
@@ -43,27 +100,48 @@ impl Revocations {
         let now = self.now();
         let replica = &self.inner.replica;
         let is_revoked = token.jti.is_some_and(|jti| replica.is_revoked(token.kind, jti, now));
-        Ok(verdict::judge(is_revoked, replica.mark(token.user, now), token.issued_at))
+        let verdict = verdict::judge(is_revoked, replica.mark(token.user, now), token.issued_at);
+        if verdict.is_good() {
+            self.refuse_stale(now)?;
+        }
+        Ok(verdict)
     }
 
-    /// The mark that holds for a user: the greater of everyone's and the user's own. Asks nobody.
+    /// The mark that holds for a user: the greater of everyone's and the user's own. Asks nobody, and fails as
+    /// [`check`](Self::check) does.
     pub fn not_before(&self, user: Option<&str>) -> Result<Option<Timestamp>, Error> {
-        Ok(self.inner.replica.mark(user, self.now()))
+        let now = self.now();
+        self.refuse_stale(now)?;
+        Ok(self.inner.replica.mark(user, now))
     }
 
     /// Refuses a token from now on, until it would be refused anyway: `until` is its expiry plus the leeway that verifiers
     /// grant, rounded up. With an `until` that has passed there is nothing to do.
+    ///
+    /// When it fails, this process refuses the token all the same; others may not.
     pub async fn revoke(&self, kind: TokenKind, jti: &Jti, until: Timestamp) -> Result<(), Error> {
         let now = self.now();
-        if until > now {
-            self.inner.replica.revoke(kind, jti, until, now);
+        if until <= now {
+            return Ok(());
         }
-        Ok(())
+        self.inner.replica.revoke(kind, jti, until, now);
+        match &self.inner.source {
+            Source::Memory => Ok(()),
+            #[cfg(feature = "redis")]
+            Source::Redis(remote) => remote.revoke(kind, jti, until.since(now)).await,
+        }
     }
 
-    /// Whether a token is in its list. Asks the store itself.
+    /// Whether a token is in its list. Asks the store itself, unless it is known here.
     pub async fn is_revoked(&self, kind: TokenKind, jti: &Jti) -> Result<bool, Error> {
-        Ok(self.inner.replica.is_revoked(kind, jti, self.now()))
+        if self.inner.replica.is_revoked(kind, jti, self.now()) {
+            return Ok(true);
+        }
+        match &self.inner.source {
+            Source::Memory => Ok(false),
+            #[cfg(feature = "redis")]
+            Source::Redis(remote) => remote.is_revoked(kind, jti).await,
+        }
     }
 
     /// Ends all that was issued until `at`, for as long as any of it could still be used: `keep_for` is at least the
@@ -72,7 +150,88 @@ impl Revocations {
         whom.validate()?;
         let now = self.now();
         self.inner.replica.set_mark(whom, at, now + keep_for, now);
-        Ok(())
+        match &self.inner.source {
+            Source::Memory => Ok(()),
+            #[cfg(feature = "redis")]
+            Source::Redis(remote) => remote.set_mark(whom, at, keep_for).await,
+        }
+    }
+
+    /// For how long nothing may have been learned. `None` if nothing ever was.
+    pub fn staleness(&self) -> Option<Duration> {
+        self.staleness_at(self.now())
+    }
+
+    /// Whether checks are answered, as far as anybody means to check.
+    pub fn is_ready(&self) -> bool {
+        let is_followed = match &self.inner.source {
+            Source::Memory => true,
+            #[cfg(feature = "redis")]
+            Source::Redis(remote) => remote.is_followed(),
+        };
+        !is_followed || self.terms.fails_open || self.is_current(self.now())
+    }
+
+    /// Whether the store may throw revocations away to make room.
+    pub fn may_evict(&self) -> bool {
+        match &self.inner.source {
+            Source::Memory => false,
+            #[cfg(feature = "redis")]
+            Source::Redis(remote) => remote.may_evict(),
+        }
+    }
+
+    /// How many revoked tokens this process knows, and the bytes that they take.
+    pub fn size(&self) -> (usize, usize) {
+        self.inner.replica.size()
+    }
+
+    /// Counts through the recorder that is current in this call, the first time. The gauges are set by
+    /// [`report`](Self::report), when somebody is about to read them.
+    pub fn meter(&self) {
+        self.inner.meters.get_or_init(|| {
+            let meters = Meters::new();
+            #[cfg(feature = "redis")]
+            if let Source::Redis(remote) = &self.inner.source {
+                remote.measure(meters.propagation.clone());
+            }
+            meters
+        });
+    }
+
+    pub fn report(&self) {
+        if let Some(meters) = self.inner.meters.get() {
+            meters.set(self.staleness(), self.size().0, self.may_evict());
+        }
+    }
+
+    fn refuse_stale(&self, now: Timestamp) -> Result<(), Error> {
+        if self.is_current(now) {
+            return Ok(());
+        }
+        let meters = self.inner.meters.get();
+        if self.terms.fails_open {
+            meters.inspect(|meters| meters.unchecked.increment(1));
+            return Ok(());
+        }
+        meters.inspect(|meters| meters.refused.increment(1));
+        let reason = match self.staleness_at(now) {
+            Some(staleness) => format!("what is revoked has not been heard for {} s", staleness.as_secs()),
+            None => "what is revoked has not been read yet".to_owned(),
+        };
+        Err(Error::Unavailable { reason, may_have_run: false })
+    }
+
+    fn is_current(&self, now: Timestamp) -> bool {
+        self.staleness_at(now).is_some_and(|staleness| staleness <= self.terms.max_staleness)
+    }
+
+    fn staleness_at(&self, now: Timestamp) -> Option<Duration> {
+        match &self.inner.source {
+            Source::Memory => Some(Duration::ZERO),
+            #[cfg(feature = "redis")]
+            Source::Redis(remote) => remote.fresh_at().map(|at| now.since(at)),
+        }
     }
 
     fn now(&self) -> Timestamp {

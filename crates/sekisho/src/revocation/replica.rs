@@ -60,11 +60,21 @@ impl Replica {
     }
 
     pub(super) fn revoke(&self, kind: TokenKind, jti: &Jti, until: Timestamp, now: Timestamp) {
-        let name = self.token(kind, jti);
-        let (until, now) = (ceil(until), floor(now));
+        self.put(self.token(kind, jti), ceil(until), floor(now), true);
+    }
+
+    /// As [`revoke`](Self::revoke), but a token that is known keeps the deadline that it has, be it over.
+    #[cfg(feature = "redis")]
+    pub(super) fn suspect(&self, kind: TokenKind, jti: &Jti, until: Timestamp, now: Timestamp) {
+        self.put(self.token(kind, jti), ceil(until), floor(now), false);
+    }
+
+    fn put(&self, name: Fingerprint, until: u32, now: u32, extends: bool) {
         let mut shard = self.revoked[name.shard(SHARDS)].write();
         if let Some(entry) = shard.find_mut(name.table_hash(), |entry| entry.is(name)) {
-            entry.until = entry.until.max(until);
+            if extends {
+                entry.until = entry.until.max(until);
+            }
             return;
         }
         if shard.len() == shard.capacity() {
@@ -92,10 +102,7 @@ impl Replica {
     }
 
     pub(super) fn set_mark(&self, whom: Whom<'_>, at: Timestamp, until: Timestamp, now: Timestamp) {
-        let name = match whom {
-            Whom::Everyone => self.everyone,
-            Whom::User(user) => self.user(user),
-        };
+        let name = self.whom(whom);
         let (until, now) = (ceil(until), floor(now));
         let mut marks = self.marks.write();
         if marks.len() == marks.capacity() {
@@ -108,6 +115,11 @@ impl Replica {
         let mark = marks.entry(name.lanes()).or_insert(Mark { at, until });
         mark.at = mark.at.max(at);
         mark.until = mark.until.max(until);
+    }
+
+    #[cfg(feature = "redis")]
+    pub(super) fn has_mark(&self, whom: Whom<'_>) -> bool {
+        self.marks.read().contains_key(&self.whom(whom).lanes())
     }
 
     /// Entries, and the bytes of their tables.
@@ -124,6 +136,13 @@ impl Replica {
             TokenKind::Refresh => self.refresh,
         };
         self.fingerprints.of(space, jti.as_str().as_bytes())
+    }
+
+    fn whom(&self, whom: Whom<'_>) -> Fingerprint {
+        match whom {
+            Whom::Everyone => self.everyone,
+            Whom::User(user) => self.user(user),
+        }
     }
 
     /// Nothing longer than a user may be has a mark, so what a fingerprint cuts off does not matter.
@@ -194,6 +213,8 @@ mod tests {
         let until = |secs| Timestamp::from_secs(secs);
         replica.revoke(TokenKind::Refresh, &jti(1), until(2_000), NOW);
         replica.revoke(TokenKind::Refresh, &jti(1), until(1_500), NOW);
+        #[cfg(feature = "redis")]
+        replica.suspect(TokenKind::Refresh, &jti(1), until(9_000), NOW);
         assert!(replica.is_revoked(TokenKind::Refresh, &jti(1), until(1_999)));
         assert!(!replica.is_revoked(TokenKind::Refresh, &jti(1), until(2_000)));
         replica.revoke(TokenKind::Refresh, &jti(1), until(3_000), NOW);

@@ -69,6 +69,11 @@ impl RedisStore {
         self.redis.is_cluster()
     }
 
+    /// The connections, for what else is kept on the same Redis.
+    pub fn redis(&self) -> &Redis {
+        &self.redis
+    }
+
     fn when(&self) -> When {
         let now = self.clock.now().as_micros().saturating_add_signed(self.ahead.load(Ordering::Relaxed));
         When { now, is_virtual: self.clock.is_virtual() }

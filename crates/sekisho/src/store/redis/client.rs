@@ -7,6 +7,8 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
+use crate::clock::Reader;
+
 use super::{
     call,
     cluster::Cluster,
@@ -15,7 +17,8 @@ use super::{
     node::Node,
     script::{Job, Script},
     slots::key_slot,
-    url,
+    tracking::{Follow, Followed, Tracking},
+    url::{self, Target},
 };
 
 /// Redirects and lost connections that one call goes through before it gives up, if its deadline leaves it the time.
@@ -61,9 +64,10 @@ struct Inner {
     options: Options,
     runtime: Handle,
     servers: Servers,
+    target: Target,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Servers {
     One(Arc<Node>),
     Many(Arc<Cluster>),
@@ -90,15 +94,28 @@ impl Redis {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let (servers, first) = if target.cluster {
-            let (cluster, first) = Cluster::open(target, options, runtime.clone()).await;
+            let (cluster, first) = Cluster::open(target.clone(), options, runtime.clone()).await;
             (Servers::Many(cluster), first)
         } else {
-            let address = target.addresses.into_iter().next().ok_or_else(|| Error::invalid_url("a host is missing"))?;
+            let address = target.addresses.first().cloned().ok_or_else(|| Error::invalid_url("a host is missing"))?;
             let node = Node::start(address, &target.login, options, runtime.clone(), None)?;
             let first = node.wait_up().await;
             (Servers::One(node), first)
         };
-        Ok((Self { inner: Arc::new(Inner { options, runtime, servers }) }, first))
+        Ok((Self { inner: Arc::new(Inner { options, runtime, servers, target }) }, first))
+    }
+
+    /// The same connections with another deadline of a call: for what is not on a request's way.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        let Inner { options, runtime, servers, target } = &*self.inner;
+        let (options, runtime) = (Options { timeout, ..*options }, runtime.clone());
+        Self { inner: Arc::new(Inner { options, runtime, servers: servers.clone(), target: target.clone() }) }
+    }
+
+    /// Follows keys on every server, over connections of their own, until the tracking is dropped.
+    pub(crate) fn track(&self, followed: Followed, follow: Arc<dyn Follow>, clock: Arc<Reader>) -> Tracking {
+        Tracking::start(self.inner.target.clone(), followed, follow, clock, self.inner.runtime.clone())
     }
 
     /// Whether keys are spread over slots, so that those of one job must share a hash tag.

@@ -16,6 +16,7 @@ mod error;
 mod node;
 mod script;
 mod slots;
+pub(crate) mod tracking;
 mod url;
 
 pub use client::{Options, Redis};

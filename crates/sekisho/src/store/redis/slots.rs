@@ -43,12 +43,18 @@ fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
-/// A range of slots and the address (`host:port`) of its master, as `CLUSTER SLOTS` tells it.
+/// A range of slots and the addresses (`host:port`) of its master and replicas, as `CLUSTER SLOTS` tells it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u16,
     pub(super) last: u16,
     pub(super) master: String,
+    pub(super) replicas: Vec<String>,
+}
+
+/// Whether the ranges leave no slot out.
+pub(super) fn is_all(ranges: &[Range]) -> bool {
+    ranges.iter().map(|range| u32::from(range.last - range.first) + 1).sum::<u32>() == u32::from(SLOTS)
 }
 
 /// Reads the answer of `CLUSTER SLOTS`. A server that does not know its own name leaves the host out: it is then
@@ -58,24 +64,32 @@ pub(super) fn read_ranges(answer: &Value, asked_host: &str) -> Option<Vec<Range>
         Value::Int(number) => u16::try_from(*number).ok(),
         _ => None,
     };
+    let address = |server: &Value| {
+        let Value::Array(server) = server else { return None };
+        let [host, port, ..] = server.as_slice() else { return None };
+        let host = match host {
+            Value::BulkString(host) => std::str::from_utf8(host).ok()?,
+            Value::SimpleString(host) => host,
+            _ => "",
+        };
+        let host = if matches!(host, "" | "?") { asked_host } else { host };
+        number(port).map(|port| format!("{host}:{port}"))
+    };
     let Value::Array(ranges) = answer else { return None };
     ranges
         .iter()
         .map(|range| {
             let Value::Array(range) = range else { return None };
-            let [first, last, Value::Array(master), ..] = range.as_slice() else { return None };
-            let [host, port, ..] = master.as_slice() else { return None };
-            let host = match host {
-                Value::BulkString(host) => std::str::from_utf8(host).ok()?,
-                Value::SimpleString(host) => host,
-                _ => "",
-            };
-            let host = if matches!(host, "" | "?") { asked_host } else { host };
+            let [first, last, master, replicas @ ..] = range.as_slice() else { return None };
             let (first, last) = (number(first)?, number(last)?);
-            (first <= last && last < SLOTS).then(|| number(port))?.map(|port| Range {
+            if first > last || last >= SLOTS {
+                return None;
+            }
+            Some(Range {
                 first,
                 last,
-                master: format!("{host}:{port}"),
+                master: address(master)?,
+                replicas: replicas.iter().filter_map(address).collect(),
             })
         })
         .collect()
@@ -165,8 +179,12 @@ mod tests {
         let named = range(0, 5460, Value::BulkString(b"10.0.0.1".to_vec()));
         let nameless = range(5461, 16_383, Value::Nil);
         let read = read_ranges(&Value::Array(vec![named, nameless]), "seed").unwrap();
-        assert_eq!(read[0], Range { first: 0, last: 5460, master: "10.0.0.1:7000".into() });
-        assert_eq!(read[1], Range { first: 5461, last: 16_383, master: "seed:7000".into() });
+        assert_eq!(read[0], Range { first: 0, last: 5460, master: "10.0.0.1:7000".into(), replicas: vec![] });
+        assert_eq!(read[1], Range { first: 5461, last: 16_383, master: "seed:7000".into(), replicas: vec![] });
+        assert!(is_all(&read) && !is_all(&read[1..]));
+        let with_replica = Value::Array(vec![Value::Int(0), Value::Int(1), master(Value::Nil), master(Value::Nil)]);
+        let read = read_ranges(&Value::Array(vec![with_replica]), "seed").unwrap();
+        assert_eq!(read[0].replicas, ["seed:7000"]);
         assert_eq!(read_ranges(&Value::Array(vec![range(0, 16_384, Value::Nil)]), "seed"), None);
         assert_eq!(read_ranges(&Value::Array(vec![range(9, 8, Value::Nil)]), "seed"), None);
         assert_eq!(read_ranges(&Value::Okay, "seed"), None);

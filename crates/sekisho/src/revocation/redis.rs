@@ -1,0 +1,264 @@
+//! Revocations on Redis: written so that any client can read them, and known here whoever wrote them.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use metrics::Histogram;
+use parking_lot::Mutex;
+use redis::Value;
+use tokio::time::sleep;
+
+use super::names::{Jti, TokenKind, Whom};
+use super::replica::Replica;
+use crate::clock::{Reader, Stopwatch, Timestamp};
+use crate::error::Error;
+use crate::store::redis::tracking::{Follow, Followed, Left, Tracking};
+use crate::store::redis::{self as plumbing, Job, Redis, Script};
+
+/// The glob is one for both prefixes, so that a scan is needed only once.
+const FOLLOWED: Followed = Followed { prefixes: &["blacklist:", "nbf:"], pattern: "[bn][lb][af]*:*" };
+/// How long a token is refused of which only the name has come: as long as an access token lives by default.
+const UNTIL_SEEN: Duration = Duration::from_secs(900);
+/// A key without a deadline is believed for this long after it was last read; it is read again every few minutes.
+const WITHOUT_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
+/// What this process has written lately is written again when a server comes back: it may come back without it.
+const WRITTEN_LATELY: Duration = Duration::from_secs(60);
+const WRITTEN_AT_MOST: usize = 10_000;
+const WRITE_ATTEMPTS: u32 = 50;
+const WRITE_AGAIN: Duration = Duration::from_millis(100);
+/// Thirty years: more than Redis and the script have trouble with.
+const LONGEST: Duration = Duration::from_secs(946_080_000);
+
+/// Whoever revokes would rather wait than hear that it may not have happened.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(super) struct Remote {
+    store: Arc<Store>,
+    tracking: OnceLock<Tracking>,
+}
+
+/// What the connections write into.
+struct Store {
+    redis: Redis,
+    script: Arc<Script>,
+    replica: Arc<Replica>,
+    clock: Arc<Reader>,
+    lately: Mutex<VecDeque<(Timestamp, Job)>>,
+    /// Own writes that Redis has not told us of yet, to measure how long it takes.
+    awaited: Mutex<HashMap<Vec<u8>, Stopwatch>>,
+    propagation: OnceLock<Histogram>,
+}
+
+impl Remote {
+    pub(super) fn new(redis: &Redis, replica: Arc<Replica>, clock: Arc<Reader>) -> Self {
+        let store = Store {
+            redis: redis.with_timeout(PATIENCE),
+            script: Arc::new(Script::new(include_str!("scripts/revoke.lua"))),
+            replica,
+            clock,
+            lately: Mutex::default(),
+            awaited: Mutex::default(),
+            propagation: OnceLock::new(),
+        };
+        Self { store: Arc::new(store), tracking: OnceLock::new() }
+    }
+
+    /// Begins to follow what others write. Until then nothing is known of it.
+    pub(super) fn follow(&self) {
+        self.tracking.get_or_init(|| {
+            let (store, clock) = (Arc::clone(&self.store), Arc::clone(&self.store.clock));
+            self.store.redis.track(FOLLOWED, store, clock)
+        });
+    }
+
+    pub(super) fn is_followed(&self) -> bool {
+        self.tracking.get().is_some()
+    }
+
+    pub(super) fn fresh_at(&self) -> Option<Timestamp> {
+        self.tracking.get()?.fresh_at()
+    }
+
+    pub(super) fn may_evict(&self) -> bool {
+        self.tracking.get().is_some_and(Tracking::may_evict)
+    }
+
+    pub(super) fn measure(&self, propagation: Histogram) {
+        let _ = self.store.propagation.set(propagation);
+    }
+
+    pub(super) async fn revoke(&self, kind: TokenKind, jti: &Jti, keep: Duration) -> Result<(), Error> {
+        let key = token_key(kind, jti);
+        if self.is_followed() {
+            self.store.await_word_of(key.clone());
+        }
+        self.write(job(&key, "revoke", 0, keep)).await
+    }
+
+    pub(super) async fn set_mark(&self, whom: Whom<'_>, at: Timestamp, keep: Duration) -> Result<(), Error> {
+        self.write(job(&mark_key(whom), "mark", at.as_millis_ceil(), keep)).await
+    }
+
+    pub(super) async fn is_revoked(&self, kind: TokenKind, jti: &Jti) -> Result<bool, Error> {
+        let asked = job(&token_key(kind, jti), "ask", 0, Duration::ZERO);
+        match self.store.redis.run(&self.store.script, asked).await.map_err(unavailable)? {
+            Value::Int(found) => Ok(found != 0),
+            other => Err(failed(format!("{other:?} does not answer what was asked"))),
+        }
+    }
+
+    async fn write(&self, job: Job) -> Result<(), Error> {
+        self.store.remember(job.clone());
+        self.store.redis.run(&self.store.script, job).await.map(drop).map_err(unavailable)
+    }
+}
+
+impl Store {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.clock.now())
+    }
+
+    fn remember(&self, job: Job) {
+        let now = self.now();
+        let mut lately = self.lately.lock();
+        while lately.front().is_some_and(|(at, _)| now.since(*at) > WRITTEN_LATELY) || lately.len() >= WRITTEN_AT_MOST {
+            lately.pop_front();
+        }
+        lately.push_back((now, job));
+    }
+
+    fn await_word_of(&self, key: Vec<u8>) {
+        let mut awaited = self.awaited.lock();
+        // Word of some may never come; they must not pile up.
+        if awaited.len() >= 1_000 {
+            awaited.clear();
+        }
+        awaited.insert(key, Stopwatch::start());
+    }
+
+    fn found_mark(&self, whom: Whom<'_>, until: Timestamp, value: Option<&[u8]>) {
+        let now = self.now();
+        let millis = value.and_then(|value| std::str::from_utf8(value).ok()?.trim().parse::<u64>().ok());
+        match millis {
+            Some(millis) => self.replica.set_mark(whom, Timestamp::from_millis(millis), until, now),
+            // A mark that cannot be read is one all the same: what was issued until now ends.
+            None if !self.replica.has_mark(whom) => {
+                tracing::warn!(?whom, "a not-before mark is not a number of milliseconds; it counts as one of now");
+                self.replica.set_mark(whom, now, until, now);
+            }
+            None => {}
+        }
+    }
+}
+
+impl Follow for Store {
+    fn touched(&self, key: &[u8]) {
+        if let Some(Named::Token(kind, jti)) = named(key) {
+            // Most writes to such a key revoke. If this one did not, the token is one that nobody has any more.
+            let now = self.now();
+            self.replica.suspect(kind, &jti, now + UNTIL_SEEN, now);
+        }
+        let watch = self.awaited.lock().remove(key);
+        if let (Some(watch), Some(propagation)) = (watch, self.propagation.get()) {
+            propagation.record(watch.seconds());
+        }
+    }
+
+    fn wants_value(&self, key: &[u8]) -> bool {
+        key.starts_with(b"nbf:")
+    }
+
+    fn found(&self, key: &[u8], left: Left, value: Option<&[u8]>) {
+        let now = self.now();
+        let until = match left {
+            // It ran out, or somebody took it away. What is known stays known until its own deadline.
+            Left::Gone => return,
+            Left::For(left) => now + left,
+            Left::Forever => now + WITHOUT_DEADLINE,
+        };
+        match named(key) {
+            Some(Named::Token(kind, jti)) => self.replica.revoke(kind, &jti, until, now),
+            Some(Named::Mark(whom)) => self.found_mark(whom, until, value),
+            None => {}
+        }
+    }
+
+    fn caught_up(&self) {
+        let now = self.now();
+        let is_recent = |(at, _): &&(Timestamp, Job)| now.since(*at) <= WRITTEN_LATELY;
+        let jobs: Vec<Job> = self.lately.lock().iter().filter(is_recent).map(|(_, job)| job.clone()).collect();
+        let (redis, script) = (self.redis.clone(), Arc::clone(&self.script));
+        self.redis.later(async move {
+            for job in jobs {
+                // The connection that writes may come back a little later than the one that follows.
+                let mut attempt = 1;
+                while let Err(error) = redis.run(&script, job.clone()).await {
+                    if attempt == WRITE_ATTEMPTS {
+                        return Err(error);
+                    }
+                    attempt += 1;
+                    sleep(WRITE_AGAIN).await;
+                }
+            }
+            Ok::<(), plumbing::Error>(())
+        });
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("replica", &self.replica).finish_non_exhaustive()
+    }
+}
+
+enum Named<'a> {
+    Token(TokenKind, Jti),
+    Mark(Whom<'a>),
+}
+
+/// What a key is about; `None` for one that is not ours.
+fn named(key: &[u8]) -> Option<Named<'_>> {
+    let key = std::str::from_utf8(key).ok()?;
+    if let Some(token) = key.strip_prefix("blacklist:") {
+        let (kind, jti) = token.split_once(':')?;
+        return Some(Named::Token(TokenKind::from_name(kind)?, Jti::new(jti).ok()?));
+    }
+    let mark = key.strip_prefix("nbf:")?;
+    match mark.strip_prefix("user:") {
+        Some(user) => Some(Named::Mark(Whom::User(user))),
+        None => (mark == "all").then_some(Named::Mark(Whom::Everyone)),
+    }
+}
+
+fn token_key(kind: TokenKind, jti: &Jti) -> Vec<u8> {
+    format!("blacklist:{}:{}", kind.as_str(), jti.as_str()).into_bytes()
+}
+
+fn mark_key(whom: Whom<'_>) -> Vec<u8> {
+    match whom {
+        Whom::Everyone => b"nbf:all".to_vec(),
+        Whom::User(user) => format!("nbf:user:{user}").into_bytes(),
+    }
+}
+
+/// A repeat changes nothing: what is greater stays.
+fn job(key: &[u8], what: &str, mark: u64, keep: Duration) -> Job {
+    let keep = keep.min(LONGEST).as_micros().div_ceil(1_000).max(1);
+    let mut job = Job::with_capacity(key.len() + 40);
+    job.repeatable = true;
+    job.add_key(|bytes| bytes.extend_from_slice(key));
+    job.add_argument(|bytes| bytes.extend_from_slice(what.as_bytes()));
+    job.add_argument(|bytes| bytes.extend_from_slice(mark.to_string().as_bytes()));
+    job.add_argument(|bytes| bytes.extend_from_slice(keep.to_string().as_bytes()));
+    job
+}
+
+fn unavailable(error: plumbing::Error) -> Error {
+    Error::Unavailable { may_have_run: error.may_have_run(), reason: error.to_string() }
+}
+
+fn failed(reason: String) -> Error {
+    Error::Unavailable { reason, may_have_run: false }
+}
