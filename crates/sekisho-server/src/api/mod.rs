@@ -8,6 +8,7 @@ mod object;
 mod operate;
 mod request;
 mod routes;
+mod tokens;
 mod words;
 
 use std::sync::Arc;
