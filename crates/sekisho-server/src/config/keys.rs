@@ -309,12 +309,8 @@ pub(super) static TOKENS: Section = section(
     &[
         key("leeway", Kind::Duration, "how far the clocks of issuers may be off, up to 10m").or(Fallback::Text("60s")),
         key("issuers", Kind::List(&ISSUERS), "who may issue tokens, up to 32"),
-        key(
-            "max_staleness",
-            Kind::Duration,
-            "how old the knowledge of what is revoked may be, 1s to 1h. With Redis well it is a tenth of a second",
-        )
-        .or(Fallback::Text("30s")),
+        key("max_staleness", Kind::Duration, "how old the knowledge of what is revoked may be, 1s to 1h")
+            .or(Fallback::Text("30s")),
         key(
             "on_failure",
             Kind::Choice(&REVOCATION_ON_FAILURE_WORDS),
