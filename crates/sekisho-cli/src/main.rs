@@ -26,7 +26,7 @@ struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; allowed
-  1  denied (peek)
+  1  denied (peek); revoked (tokens check)
   2  wrong usage, configuration or input
   3  the server cannot be reached, or it failed";
 
@@ -46,6 +46,9 @@ enum Command {
     Peek(commands::peek::PeekArgs),
     /// Forget all that is counted, held and overridden for one subject
     Reset(commands::reset::ResetArgs),
+    /// Revoke tokens, and end sessions
+    #[command(subcommand)]
+    Tokens(commands::tokens::TokensCommand),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -91,6 +94,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Explain(args)) => commands::explain::run(&args),
         Some(Command::Peek(args)) => commands::peek::run(&args),
         Some(Command::Reset(args)) => commands::reset::run(&args),
+        Some(Command::Tokens(command)) => commands::tokens::run(&command),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

@@ -67,7 +67,7 @@ impl App {
 
     fn with(
         config: Config,
-        backend: Backend,
+        mut backend: Backend,
         metrics: Arc<Metrics>,
         before: Option<&Self>,
     ) -> Result<Arc<Self>, StartError> {
@@ -86,6 +86,11 @@ impl App {
         if let Some(before) = before {
             gate = gate.in_place_of(&before.gate);
         }
+        backend.revocations = backend.revocations.under(config.tokens.revocation.terms);
+        if !config.tokens.issuers.is_empty() {
+            backend.revocations.follow();
+        }
+        metrics.collect(|| backend.revocations.meter());
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters, tokens }))

@@ -137,6 +137,8 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     keep("grpc", config.grpc == old.grpc);
     keep("store", format!("{:?}", config.store) == format!("{:?}", old.store));
     keep("memory", format!("{:?}", config.memory) == format!("{:?}", old.memory));
+    keep("tokens.store", config.tokens.revocation.store == old.tokens.revocation.store);
+    config.tokens.revocation.store.clone_from(&old.tokens.revocation.store);
     (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
     (config.store, config.memory) = (old.store.clone(), old.memory);
     kept

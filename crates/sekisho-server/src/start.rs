@@ -7,8 +7,9 @@ use sekisho::backend::{Backend, BackendKind};
 use sekisho::clock::{Clock, SystemClock};
 use sekisho::limits::{Fallback, RedisStore};
 use sekisho::revocation::Revocations;
+use sekisho::store::redis::{Options, Redis};
 
-use crate::config::Config;
+use crate::config::{Config, StoreUrl};
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +43,11 @@ pub enum StartError {
 /// `/readyz` says so, and it is tried again until it does.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let Some(url) = &config.store.url else {
-        return Ok(Backend::memory(config.memory));
+        let mut backend = Backend::memory(config.memory);
+        if let Some(url) = &config.tokens.revocation.store {
+            backend.revocations = Revocations::redis(&open_redis(url).await?, Arc::clone(&backend.clock));
+        }
+        return Ok(backend);
     };
     // The error is the client library's, and could quote the URL it was given.
     let reason = |error: sekisho::Error| error.to_string().replace(url.expose(), &url.to_string());
@@ -53,7 +58,21 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     }
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let revocations = match &config.tokens.revocation.store {
+        Some(url) => Revocations::redis(&open_redis(url).await?, Arc::clone(&clock)),
+        None => Revocations::redis(store.redis(), Arc::clone(&clock)),
+    };
     let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
-    let revocations = Revocations::memory(Arc::clone(&clock));
     Ok(Backend { limits: Arc::new(limits), revocations, clock, kind })
+}
+
+/// Another Redis than the one of the limits.
+async fn open_redis(url: &StoreUrl) -> Result<Redis, StartError> {
+    let reason = |error: sekisho::store::redis::Error| error.to_string().replace(url.expose(), &url.to_string());
+    let started = Redis::start(url.expose(), Options::default()).await;
+    let (redis, first) = started.map_err(|error| StartError::Store { url: url.to_string(), reason: reason(error) })?;
+    if let Err(error) = first {
+        tracing::warn!(store = %url, reason = reason(error), "starting without this store; it is tried again");
+    }
+    Ok(redis)
 }

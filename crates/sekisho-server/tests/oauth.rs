@@ -5,11 +5,13 @@ mod support;
 
 use std::time::Duration;
 
+use sekisho::clock::{Clock as _, SystemClock};
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
+use sekisho_testkit::RedisServer;
 use sekisho_testkit::jwt::Signer;
 use serde_json::{Value, json};
-use support::{Reply, TestServer};
+use support::{Reply, TestServer, until};
 
 /// What the server's clock says at the start.
 const NOW: u64 = 1_759_104_020;
@@ -210,4 +212,33 @@ fn bad_forms_are_refused_in_the_words_of_oauth() {
         assert_eq!(server.send("POST", &format!("{path}?token=x"), &[FORM, BEARER], "a=1".to_owned()).status, 400);
         assert_eq!(server.send("GET", path, &[BEARER], String::new()).status, 405);
     }
+}
+
+#[test]
+fn c29_c32_without_the_store_it_is_503_and_nobody_is_logged_out() {
+    let redis = RedisServer::start();
+    let yaml = CONFIG.replacen("tokens: {", "tokens: { max_staleness: 1s,", 1);
+    // What is counted goes on in an outage; what is revoked does not.
+    let yaml = format!("store: {{ url: \"{}\", on_failure: open }}\n{yaml}", redis.url());
+    let environment = Environment::from([("JWT_SECRET", SECRET), ("SEKISHO_API_TOKEN", "t0ken")]);
+    let config = Config::parse("test.yaml", &yaml).unwrap().with_environment(&environment).unwrap();
+    let server = TestServer::on_its_store(config);
+    let now = SystemClock::start().now().as_secs_ceil();
+    let at = |jti: &str| token(json!({ "iat": now - 1, "exp": now + 900, "jti": jti }));
+    let passes = |jti: &str| server.gateway("GET", "/", &[("authorization", &format!("Bearer {}", at(jti)))]);
+    until(|| passes("one").status == 200);
+    assert_eq!(revoke(&server, &at("one")), 200);
+    assert_eq!(redis.command(&["GET", "blacklist:access:one"]).text(), "true");
+    until(|| passes("one").status == 401);
+    redis.kill9();
+    let failed = call(&server, "/oauth/revoke", &format!("token={}", at("two")));
+    assert_eq!((failed.status, failed.header("retry-after")), (503, "1"), "{}", failed.text);
+    until(|| passes("three").status == 503);
+    let stale = passes("three");
+    assert_eq!((stale.header("retry-after"), stale.header("www-authenticate")), ("1", ""));
+    assert_eq!(passes("one").status, 401, "what is known to be revoked stays so");
+    let asked = call(&server, "/oauth/introspect", &format!("token={}", at("three")));
+    assert_eq!((asked.status, asked.header("retry-after")), (503, "1"));
+    redis.restart();
+    until(|| passes("three").status == 200);
 }

@@ -13,3 +13,4 @@ pub(crate) mod peek;
 mod reload;
 pub(crate) mod reset;
 pub(crate) mod serve;
+pub(crate) mod tokens;

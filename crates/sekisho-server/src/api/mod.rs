@@ -9,6 +9,7 @@ mod object;
 mod operate;
 mod request;
 mod routes;
+mod tokens;
 mod words;
 
 use std::sync::Arc;

@@ -7,14 +7,15 @@ use axum::handler::Handler;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodRouter, any, get, post, put};
 use serde_json::{Value, json};
 
 use super::answer::{self, Released, Results, Settled};
 use super::oauth::{Introspection, OauthError, TokenForm};
 use super::operate::Policies;
 use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody, ReserveBody, SettleBody, TargetBody};
-use super::{decide, end, oauth, operate};
+use super::tokens::{NotBefore, NotBeforeBody, RevokeBody, Revoked};
+use super::{decide, end, oauth, operate, tokens, words};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
@@ -36,6 +37,10 @@ impl Route {
         Self { path, methods: &["POST"], handler: post(handler), operation }
     }
 
+    fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+        Self { path, methods: &["PUT"], handler: put(handler), operation }
+    }
+
     fn any<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
         let methods = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
         Self { path, methods, handler: any(handler), operation }
@@ -43,7 +48,7 @@ impl Route {
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    [limits(), operators(), oauth(), others()].into_iter().flatten().collect()
+    [limits(), operators(), revocations(), oauth(), others()].into_iter().flatten().collect()
 }
 
 fn limits() -> Vec<Route> {
@@ -163,6 +168,39 @@ fn operators() -> Vec<Route> {
             document_served,
             operation("openapi", "This document")
                 .answers(Answer::new(StatusCode::OK, "OpenAPI 3.1.").json::<serde_json::Map<String, Value>>()),
+        ),
+    ]
+}
+
+fn revocations() -> Vec<Route> {
+    const TOKEN: &str = "/v1/tokens/{kind}/{jti}";
+    let operation = |id, summary| Operation::new("tokens", id, summary).asks_the_store();
+    let token = |id, summary| {
+        operation(id, summary)
+            .in_path("kind", json!({ "type": "string", "enum": ["access", "refresh"] }))
+            .in_path("jti", words::jti())
+            .fails(&[StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND])
+    };
+    vec![
+        Route::put(
+            TOKEN,
+            tokens::revoke,
+            token("revokeToken", "Refuses a token until it would be refused anyway")
+                .asks::<RevokeBody>(json!({ "exp": 4_102_444_800_u64 }))
+                .answers(Answer::new(StatusCode::OK, "It is revoked, or has expired.").json::<Revoked>()),
+        ),
+        Route::get(
+            TOKEN,
+            tokens::is_revoked,
+            token("isTokenRevoked", "Whether a token is revoked by its id")
+                .answers(Answer::new(StatusCode::OK, "Whether it is.").json::<Revoked>()),
+        ),
+        Route::post(
+            "/v1/tokens/not-before",
+            tokens::not_before,
+            operation("endBefore", "Ends all sessions and tokens of a user, or of everyone, up to a time")
+                .asks::<NotBeforeBody>(json!({ "user": "user-1", "time": 1_759_104_000_000_u64 }))
+                .answers(Answer::new(StatusCode::OK, "They are ended.").json::<NotBefore>()),
         ),
     ]
 }

@@ -60,7 +60,11 @@ pub(crate) fn document<'a>(
             let described = operation.describe(&name, methods.len() == 1, is_closed, &mut schemas);
             (name, described)
         };
-        paths.insert(path.to_owned(), Value::Object(methods.iter().map(describe).collect()));
+        // Two routes may share a path: what is read there, and what is written.
+        let described: Map<String, Value> = methods.iter().map(describe).collect();
+        if let Value::Object(known) = paths.entry(path).or_insert_with(|| Value::Object(Map::new())) {
+            known.extend(described);
+        }
     }
     let responses = problems::responses(&mut schemas);
     let mut types = schemas.requests.take_definitions(true);

@@ -18,6 +18,7 @@ pub(crate) struct Operation {
     token: &'static str,
     query: Option<SchemaOf>,
     headers: Vec<(&'static str, &'static str)>,
+    path: Vec<(&'static str, Value)>,
     /// Media type, schema, example.
     body: Option<(&'static str, SchemaOf, Value)>,
     /// Wants the token also where none is set.
@@ -46,6 +47,7 @@ impl Operation {
             token: super::BEARER,
             query: None,
             headers: Vec::new(),
+            path: Vec::new(),
             body: None,
             is_closed: false,
             answers: Vec::new(),
@@ -84,6 +86,12 @@ impl Operation {
 
     pub(crate) fn reads_header(mut self, name: &'static str, description: &'static str) -> Self {
         self.headers.push((name, description));
+        self
+    }
+
+    /// Takes a part of the path.
+    pub(crate) fn in_path(mut self, name: &'static str, schema: Value) -> Self {
+        self.path.push((name, schema));
         self
     }
 
@@ -135,6 +143,9 @@ impl Operation {
     fn parameters(&self, schemas: &mut Schemas) -> Vec<Value> {
         let header = |(name, description): &(&str, &str)| json!({ "in": "header", "name": name, "description": description, "schema": { "type": "string" } });
         let mut parameters: Vec<Value> = self.headers.iter().map(header).collect();
+        let part =
+            |(name, schema): &(&str, Value)| json!({ "in": "path", "name": name, "required": true, "schema": schema });
+        parameters.extend(self.path.iter().map(part));
         let Some(query) = self.query else { return parameters };
         let query = query(&mut schemas.requests).to_value();
         for (name, schema) in query["properties"].as_object().into_iter().flatten() {
