@@ -33,6 +33,14 @@ impl Client {
         Self { agent, api: args.api.trim_end_matches('/').to_owned(), authorization }
     }
 
+    pub(crate) fn put(&self, path: &str, body: &Value) -> Result<Answer, Failure> {
+        let mut request = self.agent.put(format!("{}{path}", self.api));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.answer(request.send_json(body))
+    }
+
     pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Answer, Failure> {
         let mut request = self.agent.post(format!("{}{path}", self.api));
         if let Some(authorization) = &self.authorization {

@@ -26,7 +26,7 @@ struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; allowed
-  1  denied (peek); something is wrong (doctor)
+  1  denied (peek); revoked (tokens check); something is wrong (doctor)
   2  wrong usage, configuration or input
   3  the server cannot be reached, or it failed";
 
@@ -53,6 +53,9 @@ enum Command {
     /// Look at a user's sessions, and end them
     #[command(subcommand)]
     Sessions(SessionsCommand),
+    /// Revoke tokens, and end sessions
+    #[command(subcommand)]
+    Tokens(commands::tokens::TokensCommand),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -110,6 +113,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Doctor(args)) => commands::doctor::run(&args),
         Some(Command::Sessions(SessionsCommand::List(args))) => commands::sessions::list(&args),
         Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
+        Some(Command::Tokens(command)) => commands::tokens::run(&command),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

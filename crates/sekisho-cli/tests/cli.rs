@@ -416,3 +416,20 @@ fn a_changed_file_is_taken_up_and_a_bad_one_is_not() {
     let metrics = get(format!("{}/metrics", serving.api)).1;
     assert!(metrics.contains("sekisho_config_reload_total{result=\"failure\"}"), "{metrics}");
 }
+
+#[test]
+fn tokens_are_revoked_and_looked_up() {
+    let serving = Serving::start(&[], &[]);
+    let tokens = |args: &[&str]| run(&[&["tokens"], args, &["--api", &serving.api]].concat());
+    assert_eq!(tokens(&["check", "access", "a/b c"]).0, 0);
+    assert_eq!(tokens(&["revoke", "access", "a/b c", "--ttl", "60"]), (0, "revoked\n".to_owned(), String::new()));
+    assert_eq!(tokens(&["check", "access", "a/b c"]), (1, "revoked\n".to_owned(), String::new()));
+    assert_eq!(tokens(&["check", "refresh", "a/b c"]).0, 0);
+    assert!(tokens(&["revoke", "access", "old", "--exp", "1000"]).1.contains("expired already"));
+    assert_eq!(tokens(&["revoke", "access", "x"]).0, 2, "until when?");
+    assert_eq!(tokens(&["not-before"]).0, 2, "whom? Not everyone by accident");
+    assert!(tokens(&["not-before", "--user", "alice"]).1.starts_with("ended for alice"));
+    assert_eq!(tokens(&["not-before", "--everyone", "--time", "99999999999"]).0, 2, "in the future");
+    let (code, text, _) = tokens(&["not-before", "--everyone", "--time", "1000", "--json"]);
+    assert_eq!((code, serde_json::from_str::<Value>(&text).unwrap()), (0, json!({ "not_before": 1_000_000 })));
+}

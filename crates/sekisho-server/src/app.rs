@@ -71,7 +71,7 @@ impl App {
 
     fn with(
         config: Config,
-        backend: Backend,
+        mut backend: Backend,
         metrics: Arc<Metrics>,
         before: Option<&Self>,
     ) -> Result<Arc<Self>, StartError> {
@@ -91,6 +91,11 @@ impl App {
             gate = gate.in_place_of(&before.gate);
         }
         let audit = Audit::open(&config.audit, Arc::clone(&metrics))?;
+        backend.revocations = backend.revocations.under(config.tokens.revocation.terms);
+        if !config.tokens.issuers.is_empty() {
+            backend.revocations.follow();
+        }
+        metrics.collect(|| backend.revocations.meter());
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);

@@ -146,6 +146,8 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     keep("memory", format!("{:?}", config.memory) == format!("{:?}", old.memory));
     keep("sessions.store", format!("{:?}", config.sessions.store) == format!("{:?}", old.sessions.store));
     config.sessions.store = old.sessions.store.clone();
+    keep("tokens.store", config.tokens.revocation.store == old.tokens.revocation.store);
+    config.tokens.revocation.store.clone_from(&old.tokens.revocation.store);
     (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
     (config.store, config.memory) = (old.store.clone(), old.memory);
     kept

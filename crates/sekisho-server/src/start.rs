@@ -10,7 +10,7 @@ use sekisho::keyspace::Keyspace;
 use sekisho::limits::{Fallback, RedisStore};
 use sekisho::revocation::Revocations;
 use sekisho::sessions::{self, SessionStore};
-use sekisho::store::redis::Redis;
+use sekisho::store::redis::{Options, Redis};
 
 use crate::config::{Config, StoreUrl};
 
@@ -54,8 +54,21 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
     let mut stores = Vec::new();
     let sessions = open_sessions(config, &clock, &mut stores).await?;
+    let own = match &config.tokens.revocation.store {
+        Some(url) => Some(open_redis(url).await?),
+        None => None,
+    };
+    // Its keys are looked at too, unless they are looked at already.
+    let is_other = config.tokens.revocation.store.as_ref().is_some_and(|own| {
+        let sessions = config.sessions.store.as_ref().map(|store| &store.url);
+        Some(own) != config.store.url.as_ref() && Some(own) != sessions
+    });
+    stores.extend(own.clone().filter(|_| is_other));
     let Some(url) = &config.store.url else {
-        let mut backend = Backend { sessions, ..Backend::memory_on(config.memory, clock) };
+        let mut backend = Backend { sessions, ..Backend::memory_on(config.memory, Arc::clone(&clock)) };
+        if let Some(redis) = own {
+            backend.revocations = Revocations::redis(&redis, clock);
+        }
         if !stores.is_empty() {
             backend.keys = Keyspace::Redis(stores);
         }
@@ -65,10 +78,10 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let (store, first) = started.map_err(|error| unusable(url, &error))?;
     warn_if_away(url, first);
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
+    let revocations = Revocations::redis(own.as_ref().unwrap_or(store.redis()), Arc::clone(&clock));
     stores.insert(0, store.redis().clone());
     let keys = Keyspace::Redis(stores);
     let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
-    let revocations = Revocations::memory(Arc::clone(&clock));
     Ok(Backend { limits: Arc::new(limits), sessions, revocations, keys, clock, kind })
 }
 
@@ -106,4 +119,15 @@ fn warn_if_away(url: &StoreUrl, first: Result<(), sekisho::Error>) {
 /// The error is the client library's, and could quote the URL it was given.
 fn reason(url: &StoreUrl, error: &sekisho::Error) -> String {
     error.to_string().replace(url.expose(), &url.to_string())
+}
+
+/// Another Redis than the one of the limits.
+async fn open_redis(url: &StoreUrl) -> Result<Redis, StartError> {
+    let reason = |error: sekisho::store::redis::Error| error.to_string().replace(url.expose(), &url.to_string());
+    let started = Redis::start(url.expose(), Options::default()).await;
+    let (redis, first) = started.map_err(|error| StartError::Store { url: url.to_string(), reason: reason(error) })?;
+    if let Err(error) = first {
+        tracing::warn!(store = %url, reason = reason(error), "starting without this store; it is tried again");
+    }
+    Ok(redis)
 }

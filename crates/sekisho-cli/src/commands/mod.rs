@@ -16,3 +16,4 @@ pub(crate) mod reset;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod stats;
+pub(crate) mod tokens;

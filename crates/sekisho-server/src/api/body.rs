@@ -1,4 +1,4 @@
-//! JSON bodies and queries, read strictly: what is not understood is refused by name, before anything is decided.
+//! JSON bodies, forms and queries, read strictly: what is not understood is refused by name, before anything is decided.
 
 use axum::body::{Bytes, HttpBody as _};
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
@@ -76,6 +76,21 @@ impl<S: Send + Sync> FromRequest<S> for JsonText {
     }
 }
 
+/// A form: names and values in their order.
+pub(super) struct Form(pub(super) Vec<(String, String)>);
+
+impl<S: Send + Sync> FromRequest<S> for Form {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        if !is_kind(request.headers(), "application/x-www-form-urlencoded") {
+            return Err(Problem::unsupported_media_type("send the body as application/x-www-form-urlencoded"));
+        }
+        let bytes = read(request, MAX_BODY).await?;
+        Ok(Self(form_urlencoded::parse(&bytes).into_owned().collect()))
+    }
+}
+
 /// The query of a request, read into `T`.
 pub(super) struct Params<T>(pub(super) T);
 
@@ -125,8 +140,12 @@ async fn read(request: Request, most: usize) -> Result<Bytes, Problem> {
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
+    is_kind(headers, "application/json")
+}
+
+fn is_kind(headers: &HeaderMap, wanted: &str) -> bool {
     let kind = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case(wanted))
 }
 
 fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {

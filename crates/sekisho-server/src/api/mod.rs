@@ -4,6 +4,7 @@ mod answer;
 mod body;
 mod decide;
 mod end;
+mod oauth;
 mod object;
 mod operate;
 mod path;
@@ -11,6 +12,7 @@ mod request;
 mod routes;
 mod sessions;
 mod stats;
+mod tokens;
 mod words;
 
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use tokio::time::{Instant, timeout};
 use tower::Service as _;
 
 use crate::app::App;
+use crate::caller::bearer;
 use crate::facts::Peer;
 use crate::live::Live;
 use crate::respond::Problem;
@@ -86,14 +89,16 @@ async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -
 fn refuse(app: &App, request: &Request) -> Result<(), Problem> {
     if let Some(token) = &app.config.api_token {
         let header = |name: &HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
-        let (given, how) = if request.uri().path().starts_with("/auth/") {
-            (header(&auth::TOKEN), "X-Sekisho-Token: …")
+        let path = request.uri().path();
+        let (is_shown, how) = if path.starts_with("/auth/") {
+            (header(&auth::TOKEN).is_some_and(|given| token.is(given)), "X-Sekisho-Token: …")
+        } else if path.starts_with("/oauth/") {
+            (oauth::shows(token, header(&AUTHORIZATION)), oauth::HOW)
         } else {
-            let given = header(&AUTHORIZATION).and_then(|value| value.split_at_checked(7));
-            let bearer = given.filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer ")).map(|(_, token)| token);
-            (bearer, "Authorization: Bearer …")
+            let given = header(&AUTHORIZATION).and_then(bearer);
+            (given.is_some_and(|given| token.is(given)), "Authorization: Bearer …")
         };
-        if !given.is_some_and(|given| token.is(given)) {
+        if !is_shown {
             return Err(Problem::unauthorized(how));
         }
     }

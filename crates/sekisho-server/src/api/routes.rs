@@ -12,12 +12,14 @@ use axum::routing::{MethodRouter, any, delete, get, post, put};
 use serde_json::{Value, json};
 
 use super::answer::{self, Released, Results, Settled};
+use super::oauth::{Introspection, OauthError, TokenForm};
 use super::operate::Policies;
 use super::path::{SessionPath, UserPath};
 use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody, ReserveBody, SettleBody, TargetBody};
 use super::sessions::{EndedView, ExceptQuery, SessionList, SessionView, TermsView, TouchBody, TtlQuery};
 use super::stats::{KeyQuery, KeyStats, Stats, StatsQuery};
-use super::{decide, end, operate, sessions, stats};
+use super::tokens::{NotBefore, NotBeforeBody, RevokeBody, Revoked};
+use super::{decide, end, oauth, operate, sessions, stats, tokens, words};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
@@ -54,7 +56,8 @@ impl Route {
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    [limits(), operators(), self::sessions(), others()].into_iter().flatten().collect()
+    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), others()];
+    all.into_iter().flatten().collect()
 }
 
 fn limits() -> Vec<Route> {
@@ -276,6 +279,67 @@ fn sessions() -> Vec<Route> {
     routes
 }
 
+fn revocations() -> Vec<Route> {
+    const TOKEN: &str = "/v1/tokens/{kind}/{jti}";
+    let operation = |id, summary| Operation::new("tokens", id, summary).asks_the_store();
+    let token = |id, summary| {
+        operation(id, summary)
+            .in_path("kind", json!({ "type": "string", "enum": ["access", "refresh"] }))
+            .in_path("jti", words::jti())
+            .fails(&[StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND])
+    };
+    vec![
+        Route::put(
+            TOKEN,
+            tokens::revoke,
+            token("revokeToken", "Refuses a token until it would be refused anyway")
+                .asks::<RevokeBody>(json!({ "exp": 4_102_444_800_u64 }))
+                .answers(Answer::new(StatusCode::OK, "It is revoked, or has expired.").json::<Revoked>()),
+        ),
+        Route::get(
+            TOKEN,
+            tokens::is_revoked,
+            token("isTokenRevoked", "Whether a token is revoked by its id")
+                .answers(Answer::new(StatusCode::OK, "Whether it is.").json::<Revoked>()),
+        ),
+        Route::post(
+            "/v1/tokens/not-before",
+            tokens::not_before,
+            operation("endBefore", "Ends all sessions and tokens of a user, or of everyone, up to a time")
+                .asks::<NotBeforeBody>(json!({ "user": "user-1", "time": 1_759_104_000_000_u64 }))
+                .answers(Answer::new(StatusCode::OK, "They are ended.").json::<NotBefore>()),
+        ),
+    ]
+}
+
+/// Always with the token, also where everything else is open.
+fn oauth() -> Vec<Route> {
+    let operation = |id, summary| {
+        let bad = Answer::new(StatusCode::BAD_REQUEST, "`token` is missing, or something is given twice.");
+        Operation::new("oauth", id, summary)
+            .is_always_closed()
+            .asks_form::<TokenForm>(
+                json!({ "token": "eyJhbGciOiJFUzI1NiJ9.e30.AA", "token_type_hint": "access_token" }),
+            )
+            .answers(bad.json::<OauthError>())
+            .asks_the_store()
+    };
+    vec![
+        Route::post(
+            "/oauth/revoke",
+            oauth::revoke,
+            operation("revoke", "Refuses a token from now on (RFC 7009)")
+                .answers(Answer::new(StatusCode::OK, "It is not accepted any more, if it ever was.")),
+        ),
+        Route::post(
+            "/oauth/introspect",
+            oauth::introspect,
+            operation("introspect", "Whether a token is accepted, and what it says (RFC 7662)")
+                .answers(Answer::new(StatusCode::OK, "What is known of it.").json::<Introspection>()),
+        ),
+    ]
+}
+
 /// What proxies ask.
 fn others() -> Vec<Route> {
     let hits = json!({
@@ -312,7 +376,7 @@ fn others() -> Vec<Route> {
                     over(Answer::new(StatusCode::TOO_MANY_REQUESTS, retry_later))
                         .header("Retry-After", headers::retry_after()),
                 )
-                .fails(&[StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND])
+                .fails(&[StatusCode::BAD_REQUEST, StatusCode::FORBIDDEN, StatusCode::NOT_FOUND])
                 .asks_the_store(),
         ),
         Route::post(

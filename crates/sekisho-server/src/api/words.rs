@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::key::{Endpoint, Subject};
+use sekisho::revocation::Whom;
 use sekisho::sessions::{Sid, UserId};
 use serde_json::{Value, json};
 
@@ -35,7 +36,16 @@ macro_rules! words {
     )*};
 }
 
+/// What stands in a token's id. Slashes are `%2F` in a path.
+const PRINTABLE: &str = r"^[^\x00-\x1f\x7f-\x9f]+$";
+
+pub(super) fn jti() -> Value {
+    json!({ "type": "string", "minLength": 1, "pattern": PRINTABLE })
+}
+
 words! {
+    /// Bytes, where JSON Schema counts characters; the description says so.
+    AnyUserText: { "type": "string", "minLength": 1, "maxLength": Whom::MAX_USER_BYTES, "pattern": PRINTABLE };
     PolicyName: { "type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$" };
     /// JSON Schema counts characters where keys count bytes; the description says so.
     SubjectText: { "type": "string", "minLength": 1, "maxLength": Subject::MAX_BYTES, "pattern": PART };

@@ -9,7 +9,7 @@ mod sessions;
 use sekisho::limits::MAX_AMOUNT;
 use sekisho::tokens::Algorithm;
 
-use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, tokens};
+use super::{FORWARDED_BY, HEADERS, forward, policy, revocation, route, rule, tokens};
 
 pub(super) use sessions::{COOKIE, SESSION_STORE, SESSIONS};
 
@@ -126,6 +126,7 @@ const fn words<T, const N: usize>(choices: &[(&'static str, T); N]) -> [&'static
 const FORWARDED_BY_WORDS: [&str; 2] = words(&FORWARDED_BY);
 const HEADERS_WORDS: [&str; 4] = words(&HEADERS);
 const ON_FAILURE_WORDS: [&str; 3] = words(&policy::ON_FAILURE);
+const REVOCATION_ON_FAILURE_WORDS: [&str; 2] = words(&revocation::ON_FAILURE);
 const MODE_WORDS: [&str; 2] = words(&policy::MODES);
 const ON_LEASE_EXPIRY_WORDS: [&str; 2] = words(&policy::ON_LEASE_EXPIRY);
 const ALGORITHM_WORDS: [&str; 10] = words(&rule::Algorithm::ALL);
@@ -317,6 +318,20 @@ pub(super) static TOKENS: Section = section(
     &[
         key("leeway", Kind::Duration, "how far the clocks of issuers may be off, up to 10m").or(Fallback::Text("60s")),
         key("issuers", Kind::List(&ISSUERS), "who may issue tokens, up to 32"),
+        key("max_staleness", Kind::Duration, "how old the knowledge of what is revoked may be, 1s to 1h")
+            .or(Fallback::Text("30s")),
+        key(
+            "on_failure",
+            Kind::Choice(&REVOCATION_ON_FAILURE_WORDS),
+            "when it is older: `closed` answers 503, `open` accepts tokens that may have been revoked",
+        )
+        .or(Fallback::Text("closed")),
+        key(
+            "store",
+            Kind::Text,
+            "another Redis for revocations, a URL as in `store`. It must not evict: `maxmemory-policy noeviction`",
+        )
+        .or(Fallback::Words("the `store`")),
     ],
 );
 

@@ -7,6 +7,7 @@ use sekisho::tokens::{Algorithm, Key};
 
 use super::keys;
 use super::read::{Fields, Reader};
+use super::revocation::{self, RevocationConfig};
 use super::secret::Secret;
 use super::tree::Node;
 
@@ -29,6 +30,8 @@ pub enum Credential {
 pub struct TokensConfig {
     pub leeway: Duration,
     pub issuers: Vec<IssuerConfig>,
+    /// How what is revoked is known.
+    pub revocation: RevocationConfig,
 }
 
 #[derive(Debug, Clone)]
@@ -55,7 +58,7 @@ pub enum KeySource {
 
 impl Default for TokensConfig {
     fn default() -> Self {
-        Self { leeway: Duration::from_secs(60), issuers: Vec::new() }
+        Self { leeway: Duration::from_secs(60), issuers: Vec::new(), revocation: RevocationConfig::default() }
     }
 }
 
@@ -84,7 +87,7 @@ impl TokensConfig {
 
 pub(super) fn read(reader: &mut Reader, node: &Node) -> Option<TokensConfig> {
     let fields = reader.fields(node, "tokens", &keys::TOKENS)?;
-    let mut tokens = TokensConfig::default();
+    let mut tokens = TokensConfig { revocation: revocation::read(reader, &fields), ..TokensConfig::default() };
     if let Some(node) = fields.peek("leeway")
         && let Some(leeway) = reader.duration(node, "leeway")
     {

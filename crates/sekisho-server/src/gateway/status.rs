@@ -33,8 +33,9 @@ pub(super) async fn ready(app: &App) -> Response {
             false
         }
     };
-    let is_ready = has_secrets && answers;
-    let body = json!({
+    let revocations = &app.backend.revocations;
+    let is_ready = has_secrets && answers && revocations.is_ready();
+    let mut body = json!({
         "status": if is_ready { "ok" } else { "unavailable" },
         "checks": {
             "api_key_configured": has_secrets,
@@ -43,6 +44,11 @@ pub(super) async fn ready(app: &App) -> Response {
             "config_ok": app.metrics.is_config_ok(),
         },
     });
+    if app.tokens.is_some() {
+        body["checks"]["revocations_ok"] = revocations.is_ready().into();
+        // No reason to turn requests away, but for whoever looks: a restarted instance accepts what was evicted.
+        body["checks"]["revocations_may_be_evicted"] = revocations.may_evict().into();
+    }
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body)).into_response()
 }

@@ -60,10 +60,10 @@ pub(crate) fn document<'a>(
             let described = operation.describe(&name, methods.len() == 1, is_closed, &mut schemas);
             (name, described)
         };
+        // Two routes may share a path: what is read there, and what is written.
         let described: Map<String, Value> = methods.iter().map(describe).collect();
-        match paths.entry(path).or_insert_with(|| json!({})) {
-            Value::Object(known) => known.extend(described),
-            _ => unreachable!("a path is an object from the line above"),
+        if let Value::Object(known) = paths.entry(path).or_insert_with(|| Value::Object(Map::new())) {
+            known.extend(described);
         }
     }
     let responses = problems::responses(&mut schemas);

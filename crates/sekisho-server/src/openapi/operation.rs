@@ -19,8 +19,13 @@ pub(crate) struct Operation {
     path: Option<SchemaOf>,
     query: Option<SchemaOf>,
     headers: Vec<(&'static str, &'static str)>,
-    body: Option<(SchemaOf, Value)>,
+    /// Parts of the path that no type describes.
+    parts: Vec<(&'static str, Value)>,
+    /// Media type, schema, example.
+    body: Option<(&'static str, SchemaOf, Value)>,
     may_lack_body: bool,
+    /// Wants the token also where none is set.
+    is_closed: bool,
     answers: Vec<Answer>,
     problems: Vec<StatusCode>,
 }
@@ -46,8 +51,10 @@ impl Operation {
             path: None,
             query: None,
             headers: Vec::new(),
+            parts: Vec::new(),
             body: None,
             may_lack_body: false,
+            is_closed: false,
             answers: Vec::new(),
             // Every route wants the token, and every request has a deadline.
             problems: vec![StatusCode::UNAUTHORIZED, StatusCode::REQUEST_TIMEOUT],
@@ -61,7 +68,7 @@ impl Operation {
 
     /// Takes a JSON body.
     pub(crate) fn asks<T: JsonSchema>(mut self, example: Value) -> Self {
-        self.body = Some((schema_of::<T>, example));
+        self.body = Some(("application/json", schema_of::<T>, example));
         self.fails(&[StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
     }
 
@@ -69,6 +76,17 @@ impl Operation {
     pub(crate) fn may_ask<T: JsonSchema>(mut self, example: Value) -> Self {
         self.may_lack_body = true;
         self.asks::<T>(example)
+    }
+
+    /// Takes a form.
+    pub(crate) fn asks_form<T: JsonSchema>(mut self, example: Value) -> Self {
+        self.body = Some(("application/x-www-form-urlencoded", schema_of::<T>, example));
+        self.fails(&[StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
+    }
+
+    pub(crate) fn is_always_closed(mut self) -> Self {
+        self.is_closed = true;
+        self
     }
 
     /// Has the fields of `T` in its path.
@@ -85,6 +103,12 @@ impl Operation {
 
     pub(crate) fn reads_header(mut self, name: &'static str, description: &'static str) -> Self {
         self.headers.push((name, description));
+        self
+    }
+
+    /// Takes a part of the path.
+    pub(crate) fn in_path(mut self, name: &'static str, schema: Value) -> Self {
+        self.parts.push((name, schema));
         self
     }
 
@@ -119,17 +143,16 @@ impl Operation {
             "operationId": id,
             "summary": self.summary,
             "tags": [self.tag],
-            "security": if is_closed { json!([token]) } else { json!([{}, token]) },
+            "security": if is_closed || self.is_closed { json!([token]) } else { json!([{}, token]) },
             "responses": responses,
         });
         let parameters = self.parameters(schemas);
         if !parameters.is_empty() {
             operation["parameters"] = parameters.into();
         }
-        if let Some((schema, example)) = &self.body {
+        if let Some((media, schema, example)) = &self.body {
             let content = json!({ "schema": schema(&mut schemas.requests), "example": example });
-            operation["requestBody"] =
-                json!({ "required": !self.may_lack_body, "content": { "application/json": content } });
+            operation["requestBody"] = json!({ "required": !self.may_lack_body, "content": { *media: content } });
         }
         operation
     }
@@ -137,6 +160,9 @@ impl Operation {
     fn parameters(&self, schemas: &mut Schemas) -> Vec<Value> {
         let header = |(name, description): &(&str, &str)| json!({ "in": "header", "name": name, "description": description, "schema": { "type": "string" } });
         let mut parameters: Vec<Value> = self.headers.iter().map(header).collect();
+        let part =
+            |(name, schema): &(&str, Value)| json!({ "in": "path", "name": name, "required": true, "schema": schema });
+        parameters.extend(self.parts.iter().map(part));
         for (place, fields) in [("path", self.path), ("query", self.query)] {
             let Some(fields) = fields else { continue };
             let fields = fields(&mut schemas.requests).to_value();

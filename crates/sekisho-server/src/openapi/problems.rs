@@ -7,15 +7,20 @@ use super::operation::Answer;
 use super::{Schemas, headers};
 
 /// Status, name, and when it comes.
-const PROBLEMS: [(StatusCode, &str, &str); 10] = [
+const PROBLEMS: [(StatusCode, &str, &str); 11] = [
     (StatusCode::BAD_REQUEST, "Invalid", "Something in the request cannot be; `field` says what. Nothing was counted."),
-    (StatusCode::UNAUTHORIZED, "Unauthorized", "A token is set, and the request has none or another one."),
+    (
+        StatusCode::UNAUTHORIZED,
+        "Unauthorized",
+        "The request has not the token that is set, or its caller has not shown who it is.",
+    ),
+    (StatusCode::FORBIDDEN, "Forbidden", "The caller is known, and lacks a claim by which is counted."),
     (StatusCode::NOT_FOUND, "Unknown", "No such policy, reservation or session, or nothing configured here."),
     (StatusCode::REQUEST_TIMEOUT, "TooSlow", "The request did not arrive, or was not decided, in time."),
     (StatusCode::CONFLICT, "Ended", "The reservation ended otherwise, and `state` says how; or the session has ended."),
     (StatusCode::PRECONDITION_FAILED, "Changed", "The session is not what `If-Match` says any more."),
     (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge", "The body is longer than a mebibyte."),
-    (StatusCode::UNSUPPORTED_MEDIA_TYPE, "NotJson", "The body is not `application/json`."),
+    (StatusCode::UNSUPPORTED_MEDIA_TYPE, "NotTaken", "The body is not of the type that is taken here."),
     (StatusCode::INTERNAL_SERVER_ERROR, "Failed", "The server failed."),
     (StatusCode::SERVICE_UNAVAILABLE, "Unavailable", "The store did not answer."),
 ];
