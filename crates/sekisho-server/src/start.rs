@@ -46,6 +46,10 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
         let mut backend = Backend::memory(config.memory);
         if let Some(url) = &config.tokens.revocation.store {
             backend.revocations = Revocations::redis(&open_redis(url).await?, Arc::clone(&backend.clock));
+        } else if !config.tokens.issuers.is_empty() {
+            tracing::warn!(
+                "revocations are kept in memory: they end with this process, and other instances do not know them"
+            );
         }
         return Ok(backend);
     };
