@@ -68,6 +68,10 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
         let mut backend = Backend { sessions, ..Backend::memory_on(config.memory, Arc::clone(&clock)) };
         if let Some(redis) = own {
             backend.revocations = Revocations::redis(&redis, clock);
+        } else if !config.tokens.issuers.is_empty() {
+            tracing::warn!(
+                "revocations are kept in memory: they end with this process, and other instances do not know them"
+            );
         }
         if !stores.is_empty() {
             backend.keys = Keyspace::Redis(stores);

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use super::body::Form;
 use crate::app::App;
+use crate::audit::{Act, Operator};
 use crate::caller::bearer;
 use crate::config::Secret;
 use crate::respond::Problem;
@@ -70,7 +71,7 @@ pub(super) struct OauthError {
 }
 
 /// Refuses a token from now on. 200 for whatever cannot be revoked as well: it is not accepted anyway.
-pub(super) async fn revoke(State(app): State<Arc<App>>, form: Form) -> Result<Response, Problem> {
+pub(super) async fn revoke(State(app): State<Arc<App>>, operator: Operator, form: Form) -> Result<Response, Problem> {
     refuse_open(&app)?;
     let (token, hint) = match asked(&form) {
         Ok(asked) => asked,
@@ -80,8 +81,11 @@ pub(super) async fn revoke(State(app): State<Arc<App>>, form: Form) -> Result<Re
         match verifier.read(token, hint).await {
             Ok(claims) => {
                 let until = verifier.forgotten_at(&claims);
-                let revoked = verifier.revocations().revoke(claims.kind, &claims.jti, until).await;
-                revoked.map_err(|error| app.problem(&error))?;
+                let (kind, jti) = (claims.kind, &claims.jti);
+                let act = Act::ending("token_revoke").about("kind", kind.as_str()).hashed("jti", jti.as_str());
+                let revoking = verifier.revocations().revoke(kind, jti, until);
+                let doing = async { revoking.await.map_err(|error| app.problem(&error)) };
+                app.audit.of(&operator, act, doing).await?;
             }
             Err(Refusal::Unavailable(error)) => return Err(app.problem(&error)),
             Err(refusal) => tracing::debug!(%refusal, "nothing to revoke"),

@@ -10,8 +10,10 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderVal
 use axum::response::{IntoResponse as _, Response};
 use data_encoding::BASE64URL_NOPAD;
 use schemars::JsonSchema;
-use sekisho::Invalid;
-use sekisho::sessions::{Document, Put, Session, SessionId};
+use sekisho::clock::Timestamp;
+use sekisho::revocation::Whom;
+use sekisho::sessions::{Document, Put, Session, SessionId, UserId};
+use sekisho::{Error, Invalid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -19,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::body::{Body, JsonText, Params};
 use super::path::{OneSession, OneUser};
 use super::request::Amount;
+use super::tokens::KEEP_MARKS;
 use super::words;
 use crate::app::App;
 use crate::audit::{Act, Operator};
@@ -204,6 +207,13 @@ pub(super) async fn list(State(app): State<Arc<App>>, OneUser(user): OneUser) ->
     Ok(Json(SessionList { sessions: sessions.iter().map(listed).collect() }))
 }
 
+/// Tokens may have a store of their own.
+async fn end_all_and_tokens(app: &App, user: &UserId) -> Result<Timestamp, Error> {
+    let mark = app.sessions.end_all(user).await?;
+    app.backend.revocations.end_before(Whom::User(user.as_str()), mark, KEEP_MARKS).await?;
+    Ok(mark)
+}
+
 pub(super) async fn end_all(
     State(app): State<Arc<App>>,
     operator: Operator,
@@ -218,7 +228,7 @@ pub(super) async fn end_all(
     }
     let doing = async {
         let mark = match &except {
-            None => app.sessions.end_all(&user).await,
+            None => end_all_and_tokens(&app, &user).await,
             Some(id) => app.sessions.end_others(id).await,
         };
         mark.map_err(|error| app.problem(&error))

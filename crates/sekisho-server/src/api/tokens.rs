@@ -7,18 +7,21 @@ use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use schemars::JsonSchema;
+use sekisho::Error;
 use sekisho::clock::Timestamp;
 use sekisho::revocation::{Jti, TokenKind, Whom};
+use sekisho::sessions::UserId;
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;
 use super::request::{Amount, LATEST};
 use super::words;
 use crate::app::App;
+use crate::audit::{Act, Operator};
 use crate::respond::Problem;
 
 /// Longer than any session or token lives that was there when the mark was set.
-const KEEP_MARKS: Duration = Duration::from_secs(400 * 86_400);
+pub(super) const KEEP_MARKS: Duration = Duration::from_secs(400 * 86_400);
 /// A mark further ahead than clocks differ would end sessions that have not begun: most likely a wrong unit.
 const AHEAD: Duration = Duration::from_secs(60);
 /// Ten years, in seconds.
@@ -76,6 +79,7 @@ pub(super) struct NotBefore {
 
 pub(super) async fn revoke(
     State(app): State<Arc<App>>,
+    operator: Operator,
     path: Result<Path<(String, String)>, PathRejection>,
     Body(body): Body<RevokeBody>,
 ) -> Result<Json<Revoked>, Problem> {
@@ -89,7 +93,9 @@ pub(super) async fn revoke(
         _ => return Err(Problem::bad_input("exp", "give `exp`, or `ttl`, and not both")),
     };
     let until = Timestamp::from_secs((expires + app.config.tokens.leeway).as_secs_ceil());
-    app.backend.revocations.revoke(kind, &jti, until).await.map_err(|error| app.problem(&error))?;
+    let act = Act::ending("token_revoke").about("kind", kind.as_str()).hashed("jti", jti.as_str());
+    let doing = async { app.backend.revocations.revoke(kind, &jti, until).await.map_err(|error| app.problem(&error)) };
+    app.audit.of(&operator, act, doing).await?;
     Ok(Json(Revoked { revoked: until > now }))
 }
 
@@ -104,6 +110,7 @@ pub(super) async fn is_revoked(
 
 pub(super) async fn not_before(
     State(app): State<Arc<App>>,
+    operator: Operator,
     Body(body): Body<NotBeforeBody>,
 ) -> Result<Json<NotBefore>, Problem> {
     let now = app.backend.clock.now();
@@ -116,9 +123,26 @@ pub(super) async fn not_before(
         return Err(Problem::bad_input("time", "`time` lies in the future; it is in Unix milliseconds, or seconds"));
     }
     let whom = body.user.as_deref().map_or(Whom::Everyone, Whom::User);
-    let ended = app.backend.revocations.end_before(whom, at, KEEP_MARKS).await;
-    ended.map_err(|error| app.problem(&error))?;
+    let act = Act::ending("not_before").maybe("user", body.user.as_deref()).about("time", at.as_millis_ceil());
+    let doing = async { end_before(&app, whom, at).await.map_err(|error| app.problem(&error)) };
+    app.audit.of(&operator, act, doing).await?;
     Ok(Json(NotBefore { not_before: at.as_millis_ceil(), user: body.user }))
+}
+
+/// Tokens and sessions: their stores may be two, and neither waits for the other's.
+pub(super) async fn end_before(app: &App, whom: Whom<'_>, at: Timestamp) -> Result<(), Error> {
+    let of_sessions = async {
+        match whom {
+            Whom::Everyone => app.sessions.end_before(None, at).await.map(drop),
+            // Whoever can have no session needs no mark there.
+            Whom::User(user) => match UserId::new(user) {
+                Ok(user) => app.sessions.end_before(Some(&user), at).await.map(drop),
+                Err(_) => Ok(()),
+            },
+        }
+    };
+    let (tokens, sessions) = tokio::join!(app.backend.revocations.end_before(whom, at, KEEP_MARKS), of_sessions);
+    tokens.and(sessions)
 }
 
 fn named(path: Result<Path<(String, String)>, PathRejection>) -> Result<(TokenKind, Jti), Problem> {
