@@ -8,6 +8,7 @@ use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
 use sekisho::sessions::Sessions;
+use sekisho::tokens::Verifier;
 
 use crate::config::Config;
 use crate::envoy::Domain;
@@ -16,6 +17,7 @@ use crate::gateway::forward::Upstreams;
 use crate::metrics::{Metrics, RouteMeter};
 use crate::respond::Problem;
 use crate::start::StartError;
+use crate::tokens;
 
 #[derive(Debug)]
 pub(crate) struct App {
@@ -26,6 +28,8 @@ pub(crate) struct App {
     pub(crate) backend: Backend,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) meters: DoorMeters,
+    /// None where nobody's tokens are believed.
+    pub(crate) tokens: Option<Verifier>,
     pub(crate) sessions: Sessions,
 }
 
@@ -60,14 +64,14 @@ impl App {
 
     /// Another configuration over the same store.
     pub(crate) fn under(&self, config: Config) -> Result<Arc<Self>, StartError> {
-        Self::with(config, self.backend.clone(), Arc::clone(&self.metrics), Some(&self.gate))
+        Self::with(config, self.backend.clone(), Arc::clone(&self.metrics), Some(self))
     }
 
     fn with(
         config: Config,
         backend: Backend,
         metrics: Arc<Metrics>,
-        before: Option<&Gate>,
+        before: Option<&Self>,
     ) -> Result<Arc<Self>, StartError> {
         let own = config.policies.iter().map(|policy| &policy.policy);
         let policies = own.chain(config.domains.iter().flat_map(Domain::policies)).cloned().collect();
@@ -82,11 +86,12 @@ impl App {
         let upstreams = Upstreams::new(&config.routes)?;
         let mut gate = metrics.collect(|| Gate::new(limits, subjects, backend.kind));
         if let Some(before) = before {
-            gate = gate.in_place_of(before);
+            gate = gate.in_place_of(&before.gate);
         }
+        let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters, sessions }))
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, meters, tokens, sessions }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -16,6 +16,7 @@ use sekisho::http::{denied, fields};
 use sekisho::limits::Cost;
 
 use crate::app::App;
+use crate::caller::{self, Caller, USER};
 use crate::facts::{self, Peer};
 use crate::gateway;
 use crate::respond::Problem;
@@ -23,8 +24,6 @@ use crate::respond::Problem;
 /// Callers of `/auth/*` show the API token here: `Authorization` belongs to whom they ask about.
 pub(crate) const TOKEN: HeaderName = HeaderName::from_static("x-sekisho-token");
 const STATUS: HeaderName = HeaderName::from_static("x-sekisho-status");
-/// Always there, so that a client's own header of that name never comes through.
-const USER: HeaderName = HeaderName::from_static("x-sekisho-user");
 
 /// What the proxy says of the request it asks about.
 struct Original {
@@ -55,11 +54,13 @@ pub(crate) async fn forward(
 }
 
 async fn ask(app: &App, peer: Peer, headers: &HeaderMap, method: &str, uri: &str) -> Response {
-    let mut answer = match original(headers, method, uri) {
-        Ok(original) => decide(app, peer, headers, &original).await.unwrap_or_else(|problem| problem.into_response()),
-        Err(problem) => problem.into_response(),
+    let mut caller = Caller::default();
+    let answer = match original(headers, method, uri) {
+        Ok(original) => decide(app, peer, headers, &original, &mut caller).await,
+        Err(problem) => Err(problem),
     };
-    answer.headers_mut().insert(USER, HeaderValue::from_static(""));
+    let mut answer = answer.unwrap_or_else(|problem| problem.into_response());
+    answer.headers_mut().insert(USER, caller.header());
     answer
 }
 
@@ -72,7 +73,14 @@ fn original(headers: &HeaderMap, method: &str, uri: &str) -> Result<Original, Pr
     Ok(Original { method: asked, uri: path })
 }
 
-async fn decide(app: &App, peer: Peer, headers: &HeaderMap, original: &Original) -> Result<Response, Problem> {
+/// `caller` is who it turns out to be.
+async fn decide(
+    app: &App,
+    peer: Peer,
+    headers: &HeaderMap,
+    original: &Original,
+    caller: &mut Caller,
+) -> Result<Response, Problem> {
     let Some(auth) = &app.config.auth else { return Err(Problem::not_found()) };
     // Limits know endpoints by routes, never by what a client made up.
     let route = gateway::route(&app.config.routes, None, &original.method, original.uri.path());
@@ -82,8 +90,10 @@ async fn decide(app: &App, peer: Peer, headers: &HeaderMap, original: &Original)
         Err(problem) if problem.is_bad_input() => return Err(problem),
         Err(_) => "/",
     };
+    let cookie = auth.session_cookie.as_deref().unwrap_or(&app.config.sessions.cookie.name);
+    *caller = caller::establish(app, &auth.require, &auth.policy, cookie, headers).await?;
     let client = facts::client_told_by(app, peer, headers);
-    let facts = facts::of(app, &auth.policy, client, Some(endpoint), headers);
+    let facts = facts::of(app, &auth.policy, client, caller, Some(endpoint), headers);
     let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];
     let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;
     if !decision.allowed {

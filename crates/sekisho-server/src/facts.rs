@@ -7,6 +7,7 @@ use sekisho::http::facts;
 use sekisho::identity::{Facts, SubjectPart};
 
 use crate::app::App;
+use crate::caller::Caller;
 
 /// The other end of the connection.
 #[derive(Debug, Clone, Copy)]
@@ -36,13 +37,22 @@ pub(crate) fn client_told_by(app: &App, peer: Peer, headers: &HeaderMap) -> IpAd
 }
 
 /// What `policy` builds its subject from.
-pub(crate) fn of(app: &App, policy: &str, client: IpAddr, endpoint: Option<&str>, headers: &HeaderMap) -> Facts {
+pub(crate) fn of(
+    app: &App,
+    policy: &str,
+    client: IpAddr,
+    caller: &Caller,
+    endpoint: Option<&str>,
+    headers: &HeaderMap,
+) -> Facts {
     match app.gate.subject_spec(policy) {
         Some(spec) => {
             let is_read = app.gate.limits().policy(policy).is_ok_and(|policy| policy.needs_endpoint())
                 || spec.parts().contains(&SubjectPart::Endpoint);
             let endpoint = endpoint.filter(|_| is_read).map(str::to_owned);
-            facts::of(spec, Some(client), endpoint, headers)
+            let mut facts = facts::of(spec, Some(client), endpoint, headers);
+            caller.tell(spec, &mut facts);
+            facts
         }
         // The gate says what is missing.
         None => Facts::default(),

@@ -5,6 +5,7 @@
 mod api;
 mod app;
 mod auth;
+mod caller;
 mod conduct;
 pub mod config;
 mod connection;
@@ -14,6 +15,7 @@ pub mod describe;
 pub mod envoy;
 mod facts;
 mod gateway;
+mod jwks;
 mod leftover;
 mod live;
 mod metrics;
@@ -25,6 +27,7 @@ mod server;
 mod socket;
 mod start;
 mod tls;
+mod tokens;
 
 pub use live::Handle;
 pub use server::{Addresses, Server, stop_signal};

@@ -158,6 +158,28 @@ impl Problem {
         Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"sekisho\"")))
     }
 
+    /// The caller has not shown who it is; `was_refused` if what it showed was not accepted. Why is for the log.
+    pub(crate) fn unauthenticated(was_refused: bool) -> Self {
+        let detail = "send a valid access token as `Authorization: Bearer …`";
+        let problem = http::Problem::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail);
+        // RFC 6750, 3.1: who has sent nothing is not told of an error.
+        let challenge =
+            if was_refused { "Bearer realm=\"sekisho\", error=\"invalid_token\"" } else { "Bearer realm=\"sekisho\"" };
+        Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge)))
+    }
+
+    /// The caller carries no session that is alive; why is not said.
+    pub(crate) fn no_valid_session(cookie: &str) -> Self {
+        let detail = "log in: no valid session was sent";
+        let problem = http::Problem::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail);
+        let challenge = HeaderValue::from_str(&format!("Cookie realm=\"sekisho\", cookie-name=\"{cookie}\""));
+        Self(problem.with_header(WWW_AUTHENTICATE, challenge.unwrap_or(HeaderValue::from_static("Cookie"))))
+    }
+
+    pub(crate) fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "about:blank", "Forbidden", detail)
+    }
+
     /// The same over gRPC, which knows no bodies of errors.
     pub(crate) fn to_status(&self) -> tonic::Status {
         let code = match self.0.status() {

@@ -17,6 +17,7 @@ use crate::live::{Handle, Live};
 use crate::metrics;
 use crate::quiet::quietly;
 use crate::start::{StartError, open_store};
+use crate::tokens;
 
 /// How long requests in flight get when the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -163,6 +164,7 @@ async fn upkeep(live: &Live) {
         due.tick().await;
         let app = live.app();
         app.gate.upkeep();
+        tokens::keep_fresh(app.tokens.as_ref());
         app.metrics.upkeep();
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sekisho::backend::{Backend, BackendKind};
 use sekisho::clock::{Clock, SystemClock};
 use sekisho::limits::{Fallback, RedisStore};
+use sekisho::revocation::Revocations;
 use sekisho::sessions::{self, SessionStore};
 
 use crate::config::{Config, StoreUrl};
@@ -22,6 +23,8 @@ pub enum StartError {
     Listen { name: &'static str, address: SocketAddr, error: std::io::Error },
     #[error("`{name}` cannot be used: {reason}")]
     Certificate { name: &'static str, reason: String },
+    #[error("the tokens of {iss} cannot be verified: {reason}")]
+    Keys { iss: String, reason: String },
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(
@@ -49,7 +52,8 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     warn_if_away(url, first);
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
     let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
-    Ok(Backend { limits: Arc::new(limits), sessions, clock, kind })
+    let revocations = Revocations::memory(Arc::clone(&clock));
+    Ok(Backend { limits: Arc::new(limits), revocations, sessions, clock, kind })
 }
 
 /// Sessions have a connection of their own, so that a flood of checks is not in their way, nor they in its.

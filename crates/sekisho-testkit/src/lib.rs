@@ -1,10 +1,11 @@
-//! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies.
+//! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies; and an issuer of tokens.
 //!
 //! The API blocks and uses no async runtime, so that a test can stop a server from any thread without touching the
 //! runtime under test. Everything panics on failure with the server's log: a test that cannot have its server must not
 //! pass quietly.
 
 mod envoy;
+pub mod jwt;
 mod launch;
 mod ports;
 mod process;

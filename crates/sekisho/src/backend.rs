@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use crate::clock::{Clock, SystemClock};
 use crate::limits::{Capacity, LimitStore, MemoryStore};
+use crate::revocation::Revocations;
 use crate::sessions::{self, SessionStore};
 
 /// Where everything is kept.
 #[derive(Debug, Clone)]
 pub struct Backend {
     pub limits: Arc<dyn LimitStore>,
+    pub revocations: Revocations,
     pub sessions: Arc<dyn SessionStore>,
     /// What tokens and sessions are dated by; a store may have its own.
     pub clock: Arc<dyn Clock>,
@@ -40,8 +42,9 @@ impl Backend {
     }
 
     pub fn memory_on(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
+        let revocations = Revocations::memory(Arc::clone(&clock));
         let sessions = Arc::new(sessions::MemoryStore::new(Arc::clone(&clock)));
         let limits = Arc::new(MemoryStore::new(capacity, Arc::clone(&clock)));
-        Self { limits, sessions, clock, kind: BackendKind::Memory }
+        Self { limits, revocations, sessions, clock, kind: BackendKind::Memory }
     }
 }

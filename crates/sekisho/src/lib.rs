@@ -81,8 +81,11 @@ pub mod key;
 pub mod limits;
 mod meters;
 mod open;
+pub mod revocation;
 pub mod sessions;
 pub mod store;
+#[cfg(feature = "tokens")]
+pub mod tokens;
 #[cfg(feature = "tower")]
 pub mod tower;
 

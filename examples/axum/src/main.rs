@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Some(url) => {
             let store = RedisStore::connect(&url, Duration::from_millis(500), None).await?;
             let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
-            Backend { limits: Arc::new(store), kind }
+            Backend { limits: Arc::new(store), kind, ..Backend::memory(Capacity::default()) }
         }
         None => Backend::memory(Capacity::default()),
     };

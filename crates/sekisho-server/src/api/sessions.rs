@@ -9,9 +9,12 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, SET_COOKIE};
 use axum::response::{IntoResponse as _, Response};
 use data_encoding::BASE64URL_NOPAD;
+use futures_util::future::try_join;
 use schemars::JsonSchema;
-use sekisho::Invalid;
-use sekisho::sessions::{Document, Put, Session, SessionId};
+use sekisho::clock::Timestamp;
+use sekisho::revocation::Whom;
+use sekisho::sessions::{Document, Put, Session, SessionId, UserId};
+use sekisho::{Error, Invalid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -122,7 +125,7 @@ pub(super) async fn create(
             Put::Stored(session) => return Ok(with_cookie(&app, StatusCode::CREATED, &session)),
             // Whoever was ended just now may log in again, but not in the same second: the mark would refuse it.
             Put::Ended { mark: Some(mark) } if !is_last => {
-                let next_second = sekisho::clock::Timestamp::from_secs(mark.as_micros() / 1_000_000 + 1);
+                let next_second = Timestamp::from_secs(mark.as_micros() / 1_000_000 + 1);
                 let wait = next_second.since(app.backend.clock.now());
                 if wait > Duration::from_secs(2) {
                     break;
@@ -202,7 +205,7 @@ pub(super) async fn end_all(
     Params(query): Params<ExceptQuery>,
 ) -> Result<Json<EndedView>, Problem> {
     let mark = match &query.except {
-        None => app.sessions.end_all(&user).await,
+        None => end_everything(&app, &user).await,
         Some(except) => {
             let id = SessionId::new(user.as_str(), except);
             let id = id.map_err(|invalid| Problem::invalid(&Invalid { field: "except".to_owned(), ..invalid }))?;
@@ -221,6 +224,15 @@ pub(super) async fn terms(State(app): State<Arc<App>>) -> Json<TermsView> {
         max_per_user: terms.max_per_user,
         cookie: app.config.sessions.cookie.name.clone(),
     })
+}
+
+/// Sessions and tokens may be kept apart: the mark is written for both, at the same time.
+async fn end_everything(app: &App, user: &UserId) -> Result<Timestamp, Error> {
+    let keep_for = app.sessions.terms().keep_marks;
+    let now = app.backend.clock.now();
+    let tokens = app.backend.revocations.end_before(Whom::User(user.as_str()), now, keep_for);
+    let (mark, ()) = try_join(app.sessions.end_all(user), tokens).await?;
+    Ok(mark)
 }
 
 /// Nothing of a session stays in a cache on its way.

@@ -24,6 +24,8 @@ pub struct Forward {
     /// Units, and where in the answer their actual cost stands.
     pub settle_from: Vec<(String, JsonPointer)>,
     pub secret: Option<SecretHeader>,
+    /// Whether the upstream sees the credential that was checked here.
+    pub forward_credentials: bool,
 }
 
 /// A server and the path that is put before a request's own.
@@ -99,7 +101,11 @@ pub(super) fn read(
         Some(node) => Some(read_secret(reader, node)?),
         None => None,
     };
-    Some(Forward { upstream: upstream?, timeout, release_on, settle_from, secret })
+    let forward_credentials = match fields.peek("forward_credentials") {
+        Some(node) => reader.flag(node, "forward_credentials")?,
+        None => false,
+    };
+    Some(Forward { upstream: upstream?, timeout, release_on, settle_from, secret, forward_credentials })
 }
 
 fn parse_upstream(text: &str) -> Result<Upstream, String> {

@@ -6,7 +6,9 @@
 
 use sekisho::limits::MAX_AMOUNT;
 
-use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, sessions};
+use sekisho::tokens::Algorithm;
+
+use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, sessions, tokens};
 
 /// One kind of mapping in a configuration.
 #[derive(Debug)]
@@ -129,11 +131,13 @@ const BUCKET_MODE_WORDS: [&str; 2] = words(&rule::BUCKET_MODES);
 const PERIOD_WORDS: [&str; 4] = words(&rule::PERIODS);
 const SAME_SITE_WORDS: [&str; 3] = words(&sessions::SAME_SITE);
 const RELEASE_ON_WORDS: [&str; 4] = words(&forward::RELEASE_ON);
+const REQUIRE_WORDS: [&str; 2] = words(&tokens::REQUIRE);
+const SIGNATURE_WORDS: [&str; 9] = words(&Algorithm::ALL);
 const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields();
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 16] = [
+pub(super) static ALL: [&Section; 18] = [
     &ROOT,
     &TLS,
     &GRPC_TLS,
@@ -141,6 +145,8 @@ pub(super) static ALL: [&Section; 16] = [
     &STORE,
     &MEMORY,
     &AUTH,
+    &TOKENS,
+    &ISSUERS,
     &SESSIONS,
     &SESSION_STORE,
     &COOKIE,
@@ -199,6 +205,7 @@ pub(super) static ROOT: Section = section(
         key("policies", Kind::Named(&POLICIES), "what is limited, and how"),
         key("routes", Kind::List(&ROUTES), "what the gateway serves; the first match wins"),
         key("auth", Kind::One(&AUTH), "what `/auth/nginx` and `/auth/forward` check"),
+        key("tokens", Kind::One(&TOKENS), "whose tokens are believed"),
         key("sessions", Kind::One(&SESSIONS), "how long they live, and where they are kept"),
         key("domains", Kind::Texts, "files of Envoy's rate-limit service, beside this file or with a path")
             .or(Fallback::Texts(&[])),
@@ -292,8 +299,57 @@ pub(super) static MEMORY: Section = section(
     ],
 );
 
-pub(super) static AUTH: Section =
-    section("auth", &[key("policy", Kind::Text, "what is charged. It needs a `subject`").needed()]);
+pub(super) static AUTH: Section = section(
+    "auth",
+    &[
+        key("policy", Kind::Text, "what is charged. It needs a `subject`").needed(),
+        key("require", Kind::Choices(&REQUIRE_WORDS), "what callers have to show, all of it, else 401")
+            .or(Fallback::Texts(&[])),
+        key("session_cookie", Kind::Text, "the cookie that carries the session, where proxies call it otherwise")
+            .or(Fallback::Words("`sessions.cookie.name`")),
+    ],
+);
+
+pub(super) static TOKENS: Section = section(
+    "tokens",
+    &[
+        key("leeway", Kind::Duration, "how far the clocks of issuers may be off, up to 10m").or(Fallback::Text("60s")),
+        key("issuers", Kind::List(&ISSUERS), "who may issue tokens, up to 32"),
+    ],
+);
+
+pub(super) static ISSUERS: Section = Section {
+    name: "issuers",
+    keys: &[
+        key("iss", Kind::Text, "what its tokens say in `iss`, to the letter").needed(),
+        key(
+            "aud",
+            Kind::Texts,
+            "its tokens must be for one of these. Without any, tokens that name an audience are refused",
+        )
+        .or(Fallback::Texts(&[])),
+        key(
+            "algorithms",
+            Kind::Choices(&SIGNATURE_WORDS),
+            "what it may sign with: those of `HS…` with `secret_env`, the others with `jwks` or `pem`",
+        )
+        .needed(),
+        key(
+            "jwks",
+            Kind::Text,
+            "its keys: a JSON Web Key Set, a file or a URL, which is fetched every five minutes and when a token names an unknown key",
+        ),
+        key("pem", Kind::Text, "or its one public key, a file in PEM"),
+        key("secret_env", Kind::Text, "or the environment variable that holds a secret, at least as long as the hash"),
+        key(
+            "namespace",
+            Kind::Text,
+            "goes before its users and token ids, with a slash, so that they are not taken for another issuer's. For all issuers or for none",
+        ),
+    ],
+    either: &["jwks", "pem", "secret_env"],
+    cases: None,
+};
 
 pub(super) static SESSIONS: Section = section(
     "sessions",
@@ -406,6 +462,8 @@ pub(super) static ROUTES: Section = Section {
     keys: &[
         key("match", Kind::One(&MATCH), "which requests it is for").needed(),
         key("policy", Kind::Text, "what is charged. It needs a `subject`").needed(),
+        key("require", Kind::Choices(&REQUIRE_WORDS), "what callers have to show, all of it, else 401")
+            .or(Fallback::Texts(&[])),
         key("cost", Kind::Amounts, "what is reserved, by unit").or(Fallback::Words("1 request")),
         key("endpoint", Kind::Text, "what limits call the route").or(Fallback::Words("the path, `/models/:call`")),
         key("respond", Kind::One(&RESPOND), "answers by itself"),
@@ -431,6 +489,12 @@ pub(super) static ROUTES: Section = Section {
             Kind::Pointers,
             "where the actual cost stands in the answer, or in the last event of a stream (`text/event-stream`, or a JSON list), by unit. Where nothing stands there, what was reserved stays",
         ),
+        key(
+            "forward_credentials",
+            Kind::Flag,
+            "whether the upstream sees the credential that was checked here, `Authorization`. It sees who it is in any case, in `X-Sekisho-User`",
+        )
+        .or(Fallback::Flag(false)),
         key("secret", Kind::One(&SECRET), "a credential for the upstream. Without its value the route answers 503"),
     ],
     either: &["respond", "upstream"],
@@ -452,6 +516,12 @@ pub(super) static RESPOND: Section = section(
     &[
         key("status", Kind::Whole(200, 599), "of the answer").or(Fallback::Whole(200)),
         key("json", Kind::Json, "its body").or(Fallback::Words("`{}`")),
+        key(
+            "logout",
+            Kind::Flag,
+            "ends the session that the request carries, and takes the cookie away. For a route of `methods: [POST]`; requests from pages of other sites are refused with 403",
+        )
+        .or(Fallback::Flag(false)),
     ],
 );
 

@@ -16,6 +16,7 @@ mod schema;
 mod secret;
 mod sessions;
 mod tls;
+mod tokens;
 mod tree;
 pub(crate) mod units;
 mod warnings;
@@ -43,6 +44,7 @@ pub use schema::schema;
 pub use secret::{Secret, StoreUrl};
 pub use sessions::{CookieConfig, SameSite, SessionStoreConfig, SessionsConfig};
 pub use tls::TlsConfig;
+pub use tokens::{Credential, IssuerConfig, KeySource, TokensConfig};
 use tree::{Node, Value};
 
 const FORWARDED_BY: [(&str, ForwardedBy); 2] =
@@ -86,6 +88,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What `/auth/nginx` and `/auth/forward` check.
     pub auth: Option<AuthConfig>,
+    /// Whose tokens are believed.
+    pub tokens: TokensConfig,
     pub sessions: SessionsConfig,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
@@ -98,6 +102,10 @@ pub struct Config {
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
     pub policy: String,
+    /// What callers have to show, all of it.
+    pub require: Vec<Credential>,
+    /// That of `sessions` if there is none.
+    pub session_cookie: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -128,6 +136,7 @@ impl Default for Config {
             policies: Vec::new(),
             routes: Vec::new(),
             auth: None,
+            tokens: TokensConfig::default(),
             sessions: SessionsConfig::default(),
             domains: Vec::new(),
             files: Vec::new(),
@@ -163,7 +172,8 @@ impl Config {
         let root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
-        for file in config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files) {
+        let tls = config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files);
+        for file in tls.chain(config.tokens.files()) {
             *file = folder.join(&*file);
             config.files.push(file.clone());
         }
@@ -203,6 +213,8 @@ impl Config {
                 secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
             }
         }
+        let secrets = self.tokens.take_secrets(|name| environment.get(name));
+        secrets.map_err(|(name, reason)| refuse(&name, reason))?;
         self.api_token = environment.api_token().map(|token| Secret::new(token.to_owned()));
         Ok(self)
     }
@@ -272,11 +284,14 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("usage_policy") {
         config.usage_policy = read_usage_policy(reader, node, &named);
     }
+    if let Some(node) = fields.take("tokens") {
+        config.tokens = tokens::read(reader, node).unwrap_or_default();
+    }
     if let Some(node) = fields.take("routes") {
-        config.routes = route::read_all(reader, node, &config.policies, &named);
+        config.routes = route::read_all(reader, node, &config.policies, &named, &config.tokens);
     }
     if let Some(node) = fields.take("auth") {
-        config.auth = read_auth(reader, node, &config.policies, &named);
+        config.auth = read_auth(reader, node, &config.policies, &named, &config.tokens);
     }
     if let Some(node) = fields.take("sessions") {
         config.sessions = sessions::read(reader, node, config.store.timeout);
@@ -284,14 +299,26 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     Some(config)
 }
 
-fn read_auth(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<AuthConfig> {
+fn read_auth(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &[PolicyConfig],
+    named: &[&str],
+    tokens: &TokensConfig,
+) -> Option<AuthConfig> {
     let fields = reader.fields(node, "auth", &keys::AUTH)?;
     let Some(node) = fields.peek("policy") else {
         reader.complain(fields.at, "`policy` is missing: it says what is charged");
         return None;
     };
-    let policy = policy::named_with_subject(reader, node, policies, named)?;
-    Some(AuthConfig { policy: policy.policy.name().to_owned() })
+    let policy = policy::named_with_subject(reader, node, policies, named);
+    let require = tokens::read_require(reader, &fields, tokens);
+    let session_cookie = fields.peek("session_cookie").map(|node| sessions::read_name(reader, node, "session_cookie"));
+    Some(AuthConfig {
+        policy: policy?.policy.name().to_owned(),
+        require: require?,
+        session_cookie: session_cookie.flatten(),
+    })
 }
 
 fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {

@@ -74,7 +74,7 @@ fn kind(kind: Kind) -> String {
 fn fallback(section: &Section, key: &KeySpec) -> String {
     match key.fallback {
         Fallback::Nothing if key.is_needed => "needed".to_owned(),
-        Fallback::Nothing if section.either.contains(&key.name) => "one of the two is needed".to_owned(),
+        Fallback::Nothing if section.either.contains(&key.name) => "one of these is needed".to_owned(),
         Fallback::Nothing => String::new(),
         Fallback::Text(text) => format!("`{text}`"),
         Fallback::Whole(number) => grouped(number),

@@ -11,6 +11,7 @@ use super::path::PathPattern;
 use super::policy::{self, PolicyConfig};
 use super::problem::did_you_mean;
 use super::read::{Fields, Reader};
+use super::tokens::{self, Credential, TokensConfig};
 use super::tree::{Node, Value};
 
 /// The gateway answers these itself.
@@ -28,6 +29,8 @@ pub struct Route {
     pub endpoint: String,
     pub policy: String,
     pub cost: Cost,
+    /// What callers have to show, all of it.
+    pub require: Vec<Credential>,
     pub action: Action,
 }
 
@@ -43,12 +46,20 @@ pub struct FixedResponse {
     pub status: StatusCode,
     /// JSON.
     pub body: Bytes,
+    /// Whether the session that the request carries ends before.
+    pub logout: bool,
 }
 
-pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Vec<Route> {
+pub(super) fn read_all(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &[PolicyConfig],
+    named: &[&str],
+    tokens: &TokensConfig,
+) -> Vec<Route> {
     let mut routes: Vec<(u32, Route)> = Vec::new();
     for node in reader.list(node, "routes").unwrap_or_default() {
-        let Some(route) = read(reader, node, policies, named) else { continue };
+        let Some(route) = read(reader, node, policies, named, tokens) else { continue };
         let covers = |earlier: &Route| {
             let methods = earlier.methods.is_empty()
                 || !route.methods.is_empty() && route.methods.iter().all(|method| earlier.methods.contains(method));
@@ -63,7 +74,13 @@ pub(super) fn read_all(reader: &mut Reader, node: &Node, policies: &[PolicyConfi
     routes.into_iter().map(|(_, route)| route).collect()
 }
 
-fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<Route> {
+fn read(
+    reader: &mut Reader,
+    node: &Node,
+    policies: &[PolicyConfig],
+    named: &[&str],
+    tokens: &TokensConfig,
+) -> Option<Route> {
     let fields = reader.fields(node, "routes", &keys::ROUTES)?;
     let mut needed = |name: &str| {
         if fields.peek(name).is_none() {
@@ -78,7 +95,9 @@ fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&s
         Some(node) => read_cost(reader, node, config)?,
         None => Cost::default(),
     };
-    let action = read_action(reader, &fields, config);
+    let require = tokens::read_require(reader, &fields, tokens);
+    let methods = matched.as_ref().map(|(_, _, methods)| methods.as_slice()).unwrap_or_default();
+    let action = read_action(reader, &fields, config, methods);
     let (host, path, methods) = matched?;
     let endpoint = match fields.peek("endpoint") {
         Some(node) => {
@@ -89,13 +108,14 @@ fn read(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&s
         }
         None => path.endpoint(),
     };
-    Some(Route { host, path, methods, endpoint, policy: config.policy.name().to_owned(), cost, action: action? })
+    let policy = config.policy.name().to_owned();
+    Some(Route { host, path, methods, endpoint, policy, cost, require: require?, action: action? })
 }
 
-fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) -> Option<Action> {
+fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig, methods: &[Method]) -> Option<Action> {
     match (fields.peek("respond"), fields.peek("upstream")) {
         (Some(respond), None) => {
-            for name in ["timeout", "release_on", "settle_from", "secret"] {
+            for name in ["timeout", "release_on", "settle_from", "secret", "forward_credentials"] {
                 if let Some(node) = fields.peek(name) {
                     reader.complain(
                         node.at,
@@ -103,7 +123,7 @@ fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) 
                     );
                 }
             }
-            read_respond(reader, respond).map(Action::Respond)
+            read_respond(reader, respond, methods).map(Action::Respond)
         }
         (None, Some(upstream)) => {
             forward::read(reader, upstream, fields, policy).map(|forward| Action::Forward(Box::new(forward)))
@@ -184,7 +204,7 @@ fn read_cost(reader: &mut Reader, node: &Node, config: &PolicyConfig) -> Option<
     Some(cost)
 }
 
-fn read_respond(reader: &mut Reader, node: &Node) -> Option<FixedResponse> {
+fn read_respond(reader: &mut Reader, node: &Node, methods: &[Method]) -> Option<FixedResponse> {
     let fields = reader.fields(node, "respond", &keys::RESPOND)?;
     let status = match fields.peek("status") {
         Some(node) => reader.whole(node, "status", 200, 599)?,
@@ -194,8 +214,16 @@ fn read_respond(reader: &mut Reader, node: &Node) -> Option<FixedResponse> {
         Some(node) => json(reader, node)?,
         None => serde_json::Value::Object(serde_json::Map::new()),
     };
+    let logout = match fields.peek("logout") {
+        Some(node) => reader.flag(node, "logout")?,
+        None => false,
+    };
+    if logout && methods != [Method::POST] {
+        // Whatever a link can do, a page of another site can do.
+        reader.complain(fields.at("logout"), "`logout` is for a route of `methods: [POST]`");
+    }
     let status = StatusCode::from_u16(u16::try_from(status).ok()?).ok()?;
-    Some(FixedResponse { status, body: Bytes::from(json.to_string()) })
+    Some(FixedResponse { status, body: Bytes::from(json.to_string()), logout })
 }
 
 fn json(reader: &mut Reader, node: &Node) -> Option<serde_json::Value> {

@@ -1,8 +1,11 @@
 //! What can be served, and is probably not meant.
 
+use std::net::IpAddr;
+
+use axum::http::Uri;
 use sekisho::identity::IpNet;
 
-use super::Config;
+use super::{Config, IssuerConfig, KeySource};
 
 /// As wide as this or wider, a network holds more than proxies.
 const WIDE_IPV4: u8 = 8;
@@ -11,8 +14,31 @@ const WIDE_IPV6: u8 = 16;
 impl Config {
     /// For operators to read; nothing is refused for it.
     pub fn warnings(&self) -> Vec<String> {
-        self.trusted_proxies.networks.iter().filter_map(too_wide).collect()
+        let mut warnings: Vec<String> = self.trusted_proxies.networks.iter().filter_map(too_wide).collect();
+        let issuers = &self.tokens.issuers;
+        warnings.extend(issuers.iter().filter_map(fetched_in_the_clear));
+        if issuers.len() > 1 && issuers.iter().any(|issuer| issuer.namespace.is_none()) {
+            warnings.push(
+                "`tokens` has several issuers and no `namespace`: users and token ids of the same name are one, whoever \
+                 issued them"
+                    .to_owned(),
+            );
+        }
+        warnings
     }
+}
+
+/// Whoever is on the way could answer with keys of their own.
+fn fetched_in_the_clear(issuer: &IssuerConfig) -> Option<String> {
+    let KeySource::JwksUrl(url) = &issuer.keys else { return None };
+    let host = url.parse::<Uri>().ok().and_then(|uri| Some(uri.host()?.trim_matches(['[', ']']).to_owned()))?;
+    let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback());
+    (url.starts_with("http://") && !is_local).then(|| {
+        format!(
+            "`jwks` of {} is fetched without encryption: whoever is on the way can give it keys of their own",
+            issuer.iss
+        )
+    })
 }
 
 fn too_wide(network: &IpNet) -> Option<String> {

@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use super::headers::{self, From};
 use super::upload::Upload;
 use super::usage::Usage;
+use crate::caller::Caller;
 use crate::config::{Action, Forward, Route, Upstream};
 use crate::facts::Peer;
 use crate::quiet::quietly;
@@ -77,9 +78,10 @@ pub(crate) async fn forward(
     request: Request<Body>,
     peer: Peer,
     is_trusted: bool,
+    caller: &Caller,
     mut admission: Admission,
 ) -> Result<Response<Body>, Problem> {
-    let (request, upload) = outbound(to, request, peer, is_trusted)?;
+    let (request, upload) = outbound(to, request, peer, is_trusted, caller)?;
     admission.sent();
     let mut sent = pin!(upstreams.request(request));
     let answer = loop {
@@ -137,6 +139,7 @@ fn outbound(
     request: Request<Body>,
     peer: Peer,
     is_trusted: bool,
+    caller: &Caller,
 ) -> Result<(Request<Body>, Upload), Problem> {
     let (mut head, body) = request.into_parts();
     let secret = match &to.secret {
@@ -150,7 +153,11 @@ fn outbound(
         None => None,
     };
     let host = super::host(&head).map(str::to_owned);
-    let from = From { peer: peer.ip(), is_trusted, host: host.as_deref(), scheme: peer.scheme() };
+    if !to.forward_credentials {
+        caller.take_credentials(&mut head.headers);
+    }
+    let user = caller.header();
+    let from = From { peer: peer.ip(), is_trusted, host: host.as_deref(), scheme: peer.scheme(), user };
     head.headers = headers::to_upstream(std::mem::take(&mut head.headers), from, secret);
     if !to.settle_from.is_empty() {
         headers::ask_for_plain(&mut head.headers);

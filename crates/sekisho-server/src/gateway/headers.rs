@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{Method, Version};
 
+use crate::caller::USER;
 use crate::respond::Problem;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -87,13 +88,15 @@ fn is_about_the_client(name: &str) -> bool {
 }
 
 /// Whom a request comes from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct From<'a> {
     pub(crate) peer: IpAddr,
     /// The peer is a proxy of ours: what it says of the client is passed on.
     pub(crate) is_trusted: bool,
     pub(crate) host: Option<&'a str>,
     pub(crate) scheme: &'static str,
+    /// Who it is, empty if unknown.
+    pub(crate) user: HeaderValue,
 }
 
 /// The headers for the upstream. Framing is not copied: the client library writes it anew from the body.
@@ -117,6 +120,7 @@ pub(crate) fn to_upstream(
     if let Ok(hops) = HeaderValue::from_str(&hops) {
         headers.insert(FORWARDED_FOR, hops);
     }
+    headers.insert(USER, from.user);
     headers.insert(FORWARDED_PROTO, proto.unwrap_or(HeaderValue::from_static(from.scheme)));
     if let Some(host) = host.or_else(|| from.host.and_then(|host| HeaderValue::from_str(host).ok())) {
         headers.insert(FORWARDED_HOST, host);
@@ -163,7 +167,13 @@ mod tests {
     }
 
     fn from(is_trusted: bool) -> From<'static> {
-        From { peer: "10.0.0.1".parse().unwrap(), is_trusted, host: Some("api.example"), scheme: "http" }
+        From {
+            peer: "10.0.0.1".parse().unwrap(),
+            is_trusted,
+            host: Some("api.example"),
+            scheme: "http",
+            user: HeaderValue::from_static(""),
+        }
     }
 
     #[test]
@@ -191,11 +201,16 @@ mod tests {
         let headers = to_upstream(sent.clone(), from(false), None);
         assert_eq!(
             headers,
-            map(&[("x-forwarded-for", "10.0.0.1"), ("x-forwarded-proto", "http"), ("x-forwarded-host", "api.example")])
+            map(&[
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-sekisho-user", ""),
+                ("x-forwarded-proto", "http"),
+                ("x-forwarded-host", "api.example"),
+            ])
         );
         let headers = to_upstream(sent, from(true), None);
         assert_eq!(headers["x-forwarded-for"], "6.6.6.6, 10.0.0.1");
-        assert!(!headers.contains_key("x-sekisho-user"), "not even a proxy says this");
+        assert_eq!(headers["x-sekisho-user"], "", "not even a proxy says this");
     }
 
     #[test]
@@ -203,7 +218,8 @@ mod tests {
         let sent =
             map(&[("content-length", "5"), ("transfer-encoding", "chunked"), ("te", "trailers"), ("expect", "x")]);
         let headers = to_upstream(sent, from(false), None);
-        assert_eq!(headers.keys().filter(|name| !name.as_str().starts_with("x-forwarded")).count(), 0);
+        let theirs = headers.keys().filter(|name| !name.as_str().starts_with("x-forwarded") && *name != USER);
+        assert_eq!(theirs.count(), 0);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod forward;
 mod headers;
+mod logout;
 mod paths;
 mod status;
 mod upload;
@@ -19,6 +20,7 @@ use sekisho::limits::{Decision, ReserveOptions, Reserved};
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::caller;
 use crate::config::{Action, Route};
 use crate::facts::{self, Peer};
 use crate::respond::Problem;
@@ -129,8 +131,10 @@ fn is_named(host: &str, wanted: &str) -> bool {
 
 /// Charges the route's policy, then answers, with the figures on either answer.
 async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
+    let caller =
+        caller::establish(app, &route.require, &route.policy, &app.config.sessions.cookie.name, &head.headers).await?;
     let client = facts::client(app, peer, &head.headers);
-    let facts = facts::of(app, &route.policy, client, Some(&route.endpoint), &head.headers);
+    let facts = facts::of(app, &route.policy, client, &caller, Some(&route.endpoint), &head.headers);
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
     let decided = |error| app.problem(&error);
     match &route.action {
@@ -140,10 +144,16 @@ async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<
                 return Ok(denied(app, &decision));
             }
             turn(&decision).await;
+            if fixed.logout {
+                logout::end(app, &head).await?;
+            }
             let mut response = Response::new(Body::from(fixed.body.clone()));
             *response.status_mut() = fixed.status;
             fields::add(response.headers_mut(), app.config.headers, &decision);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            if fixed.logout {
+                logout::forget(app, &mut response);
+            }
             Ok(response)
         }
         Action::Forward(to) => {
@@ -159,7 +169,8 @@ async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<
                     let request = Request::from_parts(head, body.unwrap_or_default());
                     // In a box of its own, so that what only answers does not carry it.
                     let sent =
-                        Box::pin(forward::forward(&app.upstreams, to, request, peer, is_trusted, admission)).await;
+                        Box::pin(forward::forward(&app.upstreams, to, request, peer, is_trusted, &caller, admission))
+                            .await;
                     let mut response = sent.unwrap_or_else(IntoResponse::into_response);
                     fields::merge(response.headers_mut(), app.config.headers, &decision);
                     Ok(response)

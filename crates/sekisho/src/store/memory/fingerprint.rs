@@ -36,6 +36,10 @@ impl Fingerprint {
         self.0
     }
 
+    pub(crate) const fn from_lanes(lanes: [u64; 2]) -> Self {
+        Self(lanes)
+    }
+
     /// Chooses the shard by bits that the table does not use.
     pub(crate) const fn shard(self, shards: usize) -> usize {
         (self.0[1] >> 24) as usize & (shards - 1)

@@ -1,0 +1,149 @@
+//! Who is asking: established here once, for the gateway and for forward-auth alike.
+//!
+//! What callers say of themselves does not count; what they can show does.
+
+use std::time::Duration;
+
+use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use sekisho::identity::{Facts, SubjectPart, SubjectSpec};
+use sekisho::sessions::Session;
+use sekisho::tokens::{Claims, Refusal, TokenKind};
+
+use crate::app::App;
+use crate::config::Credential;
+use crate::cookie;
+use crate::respond::Problem;
+
+/// Says to others who it is. Always there, so that a client's own header of that name never comes through.
+pub(crate) const USER: HeaderName = HeaderName::from_static("x-sekisho-user");
+
+/// Who it is, as far as that was asked.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    user: Option<String>,
+    /// Of the token that was verified.
+    claims: Option<Box<Claims>>,
+    /// The cookie that carried the session.
+    cookie: Option<String>,
+}
+
+impl Caller {
+    /// Adds what `spec` builds subjects from.
+    pub(crate) fn tell(&self, spec: &SubjectSpec, facts: &mut Facts) {
+        for part in spec.parts() {
+            match part {
+                SubjectPart::User => facts.user.clone_from(&self.user),
+                SubjectPart::Claim(name) => facts.claims.extend(self.claim(name).map(|value| (name.clone(), value))),
+                _ => {}
+            }
+        }
+    }
+
+    /// The value of [`USER`], empty if unknown.
+    pub(crate) fn header(&self) -> HeaderValue {
+        // Control characters were refused with the token, so every user has one.
+        let value = self.user.as_deref().and_then(|user| HeaderValue::from_bytes(user.as_bytes()).ok());
+        value.unwrap_or(HeaderValue::from_static(""))
+    }
+
+    /// Takes out what was checked here: whoever needs it no more must not have it.
+    pub(crate) fn take_credentials(&self, headers: &mut HeaderMap) {
+        if self.claims.is_some() {
+            headers.remove(AUTHORIZATION);
+        }
+        if let Some(name) = &self.cookie {
+            cookie::take(headers, name);
+        }
+    }
+
+    fn claim(&self, name: &str) -> Option<String> {
+        self.claims.as_ref()?.text(name)
+    }
+}
+
+/// Everything in `require` must be shown, a session in the cookie of that name. Where nothing is required but `policy` counts by user or claim, a token is.
+pub(crate) async fn establish(
+    app: &App,
+    require: &[Credential],
+    policy: &str,
+    cookie: &str,
+    headers: &HeaderMap,
+) -> Result<Caller, Problem> {
+    if require.is_empty() && app.tokens.is_none() {
+        return Ok(Caller::default());
+    }
+    let parts = app.gate.subject_spec(policy).map(SubjectSpec::parts).unwrap_or_default();
+    let counts_users = parts.iter().any(|part| matches!(part, SubjectPart::User | SubjectPart::Claim(_)));
+    let mut caller = Caller::default();
+    if require.contains(&Credential::Token) || require.is_empty() && counts_users {
+        let claims = token(app, headers).await?;
+        caller.user.clone_from(&claims.user);
+        caller.claims = Some(Box::new(claims));
+    }
+    if require.contains(&Credential::Session) {
+        let session = session(app, cookie, headers).await?;
+        let user = session.id.user.as_str().to_owned();
+        // Two credentials of two people are nobody's.
+        if caller.user.as_ref().is_some_and(|other| *other != user) {
+            return Err(Problem::no_valid_session(cookie));
+        }
+        caller.user = Some(user);
+        caller.cookie = Some(cookie.to_owned());
+    }
+    if caller.claims.is_some() {
+        let lacks = parts.iter().find_map(|part| match part {
+            SubjectPart::User => caller.user.is_none().then_some("sub"),
+            SubjectPart::Claim(name) => caller.claim(name).is_none().then_some(name.as_str()),
+            _ => None,
+        });
+        if let Some(name) = lacks {
+            return Err(Problem::forbidden(format!("the token has no claim `{name}`, by which is counted here")));
+        }
+    }
+    Ok(caller)
+}
+
+/// From the cookie alone. What ends a session takes no cookie away here: a store that is away would log everybody out.
+async fn session(app: &App, cookie: &str, headers: &HeaderMap) -> Result<Session, Problem> {
+    let refused = || Problem::no_valid_session(cookie);
+    let id = cookie::session(headers, cookie).ok_or_else(refused)?;
+    let session = app.sessions.get(&id).await.map_err(|error| app.problem(&error))?;
+    let Some(session) = session else {
+        tracing::debug!("an unknown or ended session was shown");
+        return Err(refused());
+    };
+    // Once a tenth of its life has passed, not at every request: a touch is a write.
+    let ttl = app.sessions.terms().ttl;
+    if session.ttl.is_some_and(|left| left + (ttl / 10).max(Duration::from_secs(1)) <= ttl) {
+        let touched = app.sessions.touch(&id, None).await.map_err(|error| app.problem(&error))?;
+        return touched.ok_or_else(refused);
+    }
+    Ok(session)
+}
+
+/// From `Authorization` alone: what stands in a URL ends up in logs.
+async fn token(app: &App, headers: &HeaderMap) -> Result<Claims, Problem> {
+    let Some(verifier) = &app.tokens else { return Err(Problem::not_configured()) };
+    let mut sent = headers.get_all(AUTHORIZATION).iter();
+    let given = match (sent.next(), sent.next()) {
+        (Some(given), None) => given,
+        (None, _) => return Err(Problem::unauthenticated(false)),
+        // Two servers could believe two different ones.
+        (Some(_), Some(_)) => return Err(Problem::unauthenticated(true)),
+    };
+    let token = bearer(given.as_bytes()).and_then(|token| std::str::from_utf8(token).ok());
+    let Some(token) = token else { return Err(Problem::unauthenticated(false)) };
+    verifier.verify(token, TokenKind::Access).await.map_err(|refusal| match refusal {
+        Refusal::Unavailable(error) => app.problem(&error),
+        refusal => {
+            tracing::debug!(%refusal, "a token was refused");
+            Problem::unauthenticated(true)
+        }
+    })
+}
+
+/// The token in an `Authorization` of that scheme (RFC 6750, 2.1).
+pub(crate) fn bearer(authorization: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = authorization.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}

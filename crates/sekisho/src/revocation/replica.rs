@@ -1,0 +1,260 @@
+//! What this process knows of revocations: a set that is asked on every request, so it is small and waits for nobody.
+//!
+//! Knowledge only grows. An entry stays until its deadline whatever the store says later, and merging takes the greater
+//! deadline or mark: so order, repeats, evictions, flushes and lost failovers need no case of their own.
+
+use hashbrown::{HashMap, HashTable};
+use parking_lot::RwLock;
+
+use super::names::{Jti, TokenKind, Whom};
+use crate::clock::Timestamp;
+use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter, Space};
+
+const SHARDS: usize = 64;
+/// How long what has run out is still remembered. The store tells of a key when it removes it, which is a little after it
+/// has run out; without this such a key would look like a new one.
+const GRACE_SECS: u32 = 120;
+
+pub(super) struct Replica {
+    fingerprints: Fingerprinter,
+    access: Space,
+    refresh: Space,
+    users: Space,
+    everyone: Fingerprint,
+    revoked: Box<[RwLock<HashTable<Entry>>]>,
+    marks: RwLock<HashMap<[u64; 2], Mark>>,
+}
+
+/// Twenty bytes without padding. Seconds suffice until 2106, rounded up.
+#[derive(Clone, Copy)]
+struct Entry {
+    name: [u32; 4],
+    until: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Timestamp,
+    until: u32,
+}
+
+impl Replica {
+    pub(super) fn new() -> Self {
+        let fingerprints = Fingerprinter::new();
+        let space = |number| fingerprints.space(number);
+        Self {
+            access: space(0),
+            refresh: space(1),
+            users: space(2),
+            everyone: fingerprints.of(space(3), b"all"),
+            revoked: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            marks: RwLock::default(),
+            fingerprints,
+        }
+    }
+
+    pub(super) fn is_revoked(&self, kind: TokenKind, jti: &Jti, now: Timestamp) -> bool {
+        let name = self.token(kind, jti);
+        let shard = self.revoked[name.shard(SHARDS)].read();
+        shard.find(name.table_hash(), |entry| entry.is(name)).is_some_and(|entry| entry.until > floor(now))
+    }
+
+    pub(super) fn revoke(&self, kind: TokenKind, jti: &Jti, until: Timestamp, now: Timestamp) {
+        let name = self.token(kind, jti);
+        let (until, now) = (ceil(until), floor(now));
+        let mut shard = self.revoked[name.shard(SHARDS)].write();
+        if let Some(entry) = shard.find_mut(name.table_hash(), |entry| entry.is(name)) {
+            entry.until = entry.until.max(until);
+            return;
+        }
+        if shard.len() == shard.capacity() {
+            shard.retain(|entry| entry.until.saturating_add(GRACE_SECS) > now);
+            // Were it left nearly full, the next insert would walk over it again.
+            if shard.len() > shard.capacity() / 4 * 3 {
+                let more = shard.len().max(4);
+                shard.reserve(more, Entry::table_hash);
+            }
+        }
+        shard.insert_unique(name.table_hash(), Entry::new(name, until), Entry::table_hash);
+    }
+
+    /// The mark that holds: the greatest of everyone's and the user's. "The first that is found" would let a weaker mark
+    /// hide a stronger one.
+    pub(super) fn mark(&self, user: Option<&str>, now: Timestamp) -> Option<Timestamp> {
+        let marks = self.marks.read();
+        if marks.is_empty() {
+            return None;
+        }
+        let live =
+            |name: Fingerprint| marks.get(&name.lanes()).filter(|mark| mark.until > floor(now)).map(|mark| mark.at);
+        let own = user.and_then(|user| live(self.user(user)));
+        live(self.everyone).max(own)
+    }
+
+    pub(super) fn set_mark(&self, whom: Whom<'_>, at: Timestamp, until: Timestamp, now: Timestamp) {
+        let name = match whom {
+            Whom::Everyone => self.everyone,
+            Whom::User(user) => self.user(user),
+        };
+        let (until, now) = (ceil(until), floor(now));
+        let mut marks = self.marks.write();
+        if marks.len() == marks.capacity() {
+            marks.retain(|_, mark| mark.until > now);
+            if marks.len() > marks.capacity() / 4 * 3 {
+                let more = marks.len().max(4);
+                marks.reserve(more);
+            }
+        }
+        let mark = marks.entry(name.lanes()).or_insert(Mark { at, until });
+        mark.at = mark.at.max(at);
+        mark.until = mark.until.max(until);
+    }
+
+    /// Entries, and the bytes of their tables.
+    pub(super) fn size(&self) -> (usize, usize) {
+        self.revoked.iter().fold((0, 0), |(entries, bytes), shard| {
+            let shard = shard.read();
+            (entries + shard.len(), bytes + shard.allocation_size())
+        })
+    }
+
+    fn token(&self, kind: TokenKind, jti: &Jti) -> Fingerprint {
+        let space = match kind {
+            TokenKind::Access => self.access,
+            TokenKind::Refresh => self.refresh,
+        };
+        self.fingerprints.of(space, jti.as_str().as_bytes())
+    }
+
+    /// Nothing longer than a user may be has a mark, so what a fingerprint cuts off does not matter.
+    fn user(&self, user: &str) -> Fingerprint {
+        self.fingerprints.of(self.users, user.as_bytes())
+    }
+}
+
+impl std::fmt::Debug for Replica {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replica").field("entries", &self.size().0).finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    const fn new(name: Fingerprint, until: u32) -> Self {
+        let [a, b] = name.lanes();
+        Self { name: [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32], until }
+    }
+
+    const fn lanes(&self) -> [u64; 2] {
+        let [a, b, c, d] = self.name;
+        [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
+    }
+
+    const fn is(&self, name: Fingerprint) -> bool {
+        let ([a, b], [c, d]) = (self.lanes(), name.lanes());
+        a == c && b == d
+    }
+
+    const fn table_hash(&self) -> u64 {
+        Fingerprint::from_lanes(self.lanes()).table_hash()
+    }
+}
+
+fn floor(at: Timestamp) -> u32 {
+    u32::try_from(at.as_micros() / 1_000_000).unwrap_or(u32::MAX)
+}
+
+fn ceil(at: Timestamp) -> u32 {
+    u32::try_from(at.as_secs_ceil()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+
+    fn jti(number: u32) -> Jti {
+        Jti::new(format!("jti-{number}")).unwrap()
+    }
+
+    #[test]
+    fn an_entry_lives_until_its_deadline_rounded_up() {
+        let replica = Replica::new();
+        replica.revoke(TokenKind::Access, &jti(1), Timestamp::from_millis(1_010_001), NOW);
+        let is_revoked = |secs| replica.is_revoked(TokenKind::Access, &jti(1), Timestamp::from_secs(secs));
+        assert!(is_revoked(1_000) && is_revoked(1_010));
+        assert!(!is_revoked(1_011));
+        assert!(!replica.is_revoked(TokenKind::Refresh, &jti(1), NOW), "the lists are apart");
+    }
+
+    #[test]
+    fn a_deadline_is_never_taken_back() {
+        let replica = Replica::new();
+        let until = |secs| Timestamp::from_secs(secs);
+        replica.revoke(TokenKind::Refresh, &jti(1), until(2_000), NOW);
+        replica.revoke(TokenKind::Refresh, &jti(1), until(1_500), NOW);
+        assert!(replica.is_revoked(TokenKind::Refresh, &jti(1), until(1_999)));
+        assert!(!replica.is_revoked(TokenKind::Refresh, &jti(1), until(2_000)));
+        replica.revoke(TokenKind::Refresh, &jti(1), until(3_000), NOW);
+        assert!(replica.is_revoked(TokenKind::Refresh, &jti(1), until(2_999)));
+    }
+
+    #[test]
+    fn what_has_run_out_makes_room_and_memory_stays_small() {
+        let replica = Replica::new();
+        for round in 0..50_u64 {
+            let now = Timestamp::from_secs(10_000 * (round + 1));
+            for number in 0..2_000 {
+                let until = now + std::time::Duration::from_secs(60);
+                replica.revoke(TokenKind::Access, &jti(number + 2_000 * round as u32), until, now);
+            }
+        }
+        let (entries, _) = replica.size();
+        assert!(entries < 12_000, "{entries} of 100000 are kept");
+    }
+
+    #[test]
+    fn a_million_tokens_cost_no_more_than_48_bytes_each() {
+        let replica = Replica::new();
+        for number in 0..1_000_000 {
+            replica.revoke(TokenKind::Access, &jti(number), Timestamp::from_secs(9_999), NOW);
+        }
+        let (entries, bytes) = replica.size();
+        assert_eq!(entries, 1_000_000);
+        assert!(bytes <= 48 * entries, "{} bytes each", bytes / entries);
+        assert!((0..1_000_000).step_by(1_001).all(|number| replica.is_revoked(TokenKind::Access, &jti(number), NOW)));
+        assert!(!replica.is_revoked(TokenKind::Access, &jti(1_000_000), NOW));
+    }
+
+    proptest! {
+        /// Keycloak was broken twice by levels that were combined in another way (CVE-2026-8922, CVE-2026-18218).
+        #[test]
+        fn marks_are_combined_by_max_in_any_order(
+            marks in proptest::collection::vec((0..3_usize, 1..5_000_u64), 0..30),
+            asked in 0..3_usize,
+        ) {
+            let users = ["everyone", "alice", "bob"];
+            let replica = Replica::new();
+            for (whom, at) in &marks {
+                let whom = if *whom == 0 { Whom::Everyone } else { Whom::User(users[*whom]) };
+                replica.set_mark(whom, Timestamp::from_millis(*at), Timestamp::from_secs(9_999), NOW);
+            }
+            let holds = |whom: &usize| *whom == 0 || *whom == asked;
+            let expected = marks.iter().filter(|(whom, _)| holds(whom)).map(|(_, at)| *at).max();
+            let user = (asked > 0).then(|| users[asked]);
+            prop_assert_eq!(replica.mark(user, NOW), expected.map(Timestamp::from_millis));
+        }
+
+        #[test]
+        fn revocations_are_merged_by_max_in_any_order(deadlines in proptest::collection::vec(1_001..3_000_u64, 1..20)) {
+            let replica = Replica::new();
+            for deadline in &deadlines {
+                replica.revoke(TokenKind::Access, &jti(1), Timestamp::from_secs(*deadline), NOW);
+            }
+            let last = *deadlines.iter().max().unwrap();
+            prop_assert!(replica.is_revoked(TokenKind::Access, &jti(1), Timestamp::from_secs(last - 1)));
+            prop_assert!(!replica.is_revoked(TokenKind::Access, &jti(1), Timestamp::from_secs(last)));
+        }
+    }
+}
