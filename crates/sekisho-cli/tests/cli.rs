@@ -104,7 +104,7 @@ fn sessions_are_listed_and_ended() {
         let session = json!({ "user_agent": "curl", "access_token": "secret" });
         assert_eq!(agent.put(url).send_json(session).unwrap().status(), 200);
     };
-    ["one", "two", "three"].map(login);
+    ["one", "two", "three"].into_iter().for_each(login);
     let (code, out, _) = with(&["sessions", "list", "a/b"]);
     assert!(code == 0 && out.contains("two") && out.contains("curl") && !out.contains("secret"), "{out}");
     let known = || {

@@ -4,11 +4,15 @@
 //! (`reference.rs`) are made from them. So none of the three can have a key that another has not. It is a table and no derive
 //! on structs, because the reader is none either: it names every mistake in a file at its place, not the first.
 
+mod sessions;
+
 use sekisho::limits::MAX_AMOUNT;
 
 use sekisho::tokens::Algorithm;
 
-use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, sessions, tokens};
+use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule, tokens};
+
+pub(super) use sessions::{COOKIE, SESSION_STORE, SESSIONS};
 
 /// One kind of mapping in a configuration.
 #[derive(Debug)]
@@ -129,7 +133,6 @@ const ALGORITHM_WORDS: [&str; 10] = words(&rule::Algorithm::ALL);
 const VARIANT_WORDS: [&str; 2] = words(&rule::VARIANTS);
 const BUCKET_MODE_WORDS: [&str; 2] = words(&rule::BUCKET_MODES);
 const PERIOD_WORDS: [&str; 4] = words(&rule::PERIODS);
-const SAME_SITE_WORDS: [&str; 3] = words(&sessions::SAME_SITE);
 const RELEASE_ON_WORDS: [&str; 4] = words(&forward::RELEASE_ON);
 const REQUIRE_WORDS: [&str; 2] = words(&tokens::REQUIRE);
 const SIGNATURE_WORDS: [&str; 9] = words(&Algorithm::ALL);
@@ -350,45 +353,6 @@ pub(super) static ISSUERS: Section = Section {
     either: &["jwks", "pem", "secret_env"],
     cases: None,
 };
-
-pub(super) static SESSIONS: Section = section(
-    "sessions",
-    &[
-        key("ttl", Kind::Duration, "how long a session lives that nobody touches, 1s to 366d").or(Fallback::Text("1h")),
-        key(
-            "max_lifetime",
-            Kind::Duration,
-            "how long it lives at most, touched or not, counted from its `created_at`; at least `ttl`, at most 366d",
-        )
-        .or(Fallback::Text("24h")),
-        key("max_per_user", Kind::Whole(1, 1_000_000), "how many a user may have; one more ends the oldest")
-            .or(Fallback::Words("no bound")),
-        key("store", Kind::One(&SESSION_STORE), "a Redis of their own").or(Fallback::Words("the `store` of all")),
-        key("cookie", Kind::One(&COOKIE), "what browsers carry"),
-    ],
-);
-
-pub(super) static SESSION_STORE: Section = section(
-    "session_store",
-    &[
-        key("url", Kind::Text, "as in `store`").needed(),
-        key("timeout", Kind::Duration, "no call waits longer, 1ms to 60s").or(Fallback::Words("that of `store`")),
-    ],
-);
-
-pub(super) static COOKIE: Section = section(
-    "cookie",
-    &[
-        key(
-            "name",
-            Kind::Text,
-            "with `__Host-` before it browsers take the cookie only over TLS and from this host. The cookie is `Secure`, `HttpOnly` and of `Path=/` whatever its name",
-        )
-        .or(Fallback::Text("__Host-session")),
-        key("same_site", Kind::Choice(&SAME_SITE_WORDS), "which requests of other sites carry it: of `lax`, links only")
-            .or(Fallback::Text("lax")),
-    ],
-);
 
 pub(super) static POLICIES: Section = section(
     "policies",
