@@ -65,7 +65,10 @@ async fn open_sessions(config: &Config, clock: &Arc<dyn Clock>) -> Result<Arc<dy
     let timeout = own.map_or(config.store.timeout, |store| store.timeout);
     let started = sessions::RedisStore::start(url.expose(), timeout, None).await;
     let (store, first) = started.map_err(|error| unusable(url, &error))?;
-    warn_if_away(url, first);
+    // Of the store of all it is said once.
+    if own.is_some() {
+        warn_if_away(url, first);
+    }
     Ok(Arc::new(store))
 }
 
