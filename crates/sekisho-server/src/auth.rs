@@ -90,7 +90,8 @@ async fn decide(
         Err(problem) if problem.is_bad_input() => return Err(problem),
         Err(_) => "/",
     };
-    *caller = caller::establish(app, &auth.require, &auth.policy, headers).await?;
+    let cookie = auth.session_cookie.as_deref().unwrap_or(&app.config.sessions.cookie.name);
+    *caller = caller::establish(app, &auth.require, &auth.policy, cookie, headers).await?;
     let client = facts::client_told_by(app, peer, headers);
     let facts = facts::of(app, &auth.policy, client, caller, Some(endpoint), headers);
     let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];

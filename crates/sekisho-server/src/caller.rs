@@ -2,12 +2,16 @@
 //!
 //! What callers say of themselves does not count; what they can show does.
 
+use std::time::Duration;
+
 use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sekisho::identity::{Facts, SubjectPart, SubjectSpec};
+use sekisho::sessions::Session;
 use sekisho::tokens::{Claims, Refusal, TokenKind};
 
 use crate::app::App;
 use crate::config::Credential;
+use crate::cookie;
 use crate::respond::Problem;
 
 /// Says to others who it is. Always there, so that a client's own header of that name never comes through.
@@ -19,6 +23,8 @@ pub(crate) struct Caller {
     user: Option<String>,
     /// Of the token that was verified.
     claims: Option<Box<Claims>>,
+    /// The cookie that carried the session.
+    cookie: Option<String>,
 }
 
 impl Caller {
@@ -45,6 +51,9 @@ impl Caller {
         if self.claims.is_some() {
             headers.remove(AUTHORIZATION);
         }
+        if let Some(name) = &self.cookie {
+            cookie::take(headers, name);
+        }
     }
 
     fn claim(&self, name: &str) -> Option<String> {
@@ -52,11 +61,12 @@ impl Caller {
     }
 }
 
-/// Everything in `require` must be shown. Where nothing is required but `policy` counts by user or claim, a token is.
+/// Everything in `require` must be shown, a session in the cookie of that name. Where nothing is required but `policy` counts by user or claim, a token is.
 pub(crate) async fn establish(
     app: &App,
     require: &[Credential],
     policy: &str,
+    cookie: &str,
     headers: &HeaderMap,
 ) -> Result<Caller, Problem> {
     if require.is_empty() && app.tokens.is_none() {
@@ -70,6 +80,16 @@ pub(crate) async fn establish(
         caller.user.clone_from(&claims.user);
         caller.claims = Some(Box::new(claims));
     }
+    if require.contains(&Credential::Session) {
+        let session = session(app, cookie, headers).await?;
+        let user = session.id.user.as_str().to_owned();
+        // Two credentials of two people are nobody's.
+        if caller.user.as_ref().is_some_and(|other| *other != user) {
+            return Err(Problem::no_valid_session(cookie));
+        }
+        caller.user = Some(user);
+        caller.cookie = Some(cookie.to_owned());
+    }
     if caller.claims.is_some() {
         let lacks = parts.iter().find_map(|part| match part {
             SubjectPart::User => caller.user.is_none().then_some("sub"),
@@ -81,6 +101,24 @@ pub(crate) async fn establish(
         }
     }
     Ok(caller)
+}
+
+/// From the cookie alone. What ends a session takes no cookie away here: a store that is away would log everybody out.
+async fn session(app: &App, cookie: &str, headers: &HeaderMap) -> Result<Session, Problem> {
+    let refused = || Problem::no_valid_session(cookie);
+    let id = cookie::session(headers, cookie).ok_or_else(refused)?;
+    let session = app.sessions.get(&id).await.map_err(|error| app.problem(&error))?;
+    let Some(session) = session else {
+        tracing::debug!("an unknown or ended session was shown");
+        return Err(refused());
+    };
+    // Once a tenth of its life has passed, not at every request: a touch is a write.
+    let ttl = app.sessions.terms().ttl;
+    if session.ttl.is_some_and(|left| left + (ttl / 10).max(Duration::from_secs(1)) <= ttl) {
+        let touched = app.sessions.touch(&id, None).await.map_err(|error| app.problem(&error))?;
+        return touched.ok_or_else(refused);
+    }
+    Ok(session)
 }
 
 /// From `Authorization` alone: what stands in a URL ends up in logs.

@@ -23,7 +23,6 @@ pub(crate) fn set(config: &CookieConfig, id: &SessionId, ttl: Option<Duration>) 
 }
 
 /// `Set-Cookie` that takes it away. A browser finds the cookie by the same attributes, so they are the same.
-#[allow(dead_code, reason = "the logout of browsers comes with the callers that carry a cookie")]
 pub(crate) fn remove(config: &CookieConfig) -> HeaderValue {
     line(config, "", Some(Duration::ZERO))
 }
@@ -41,7 +40,6 @@ fn line(config: &CookieConfig, value: &str, ttl: Option<Duration>) -> HeaderValu
 }
 
 /// The session that a request carries under this name. None too where it carries two: nobody can say which is meant.
-#[allow(dead_code, reason = "as above")]
 pub(crate) fn session(headers: &HeaderMap, name: &str) -> Option<SessionId> {
     let values = headers.get_all(COOKIE).iter().filter_map(|header| header.to_str().ok());
     let pairs = values.flat_map(|header| header.split(';')).filter_map(|pair| pair.trim().split_once('='));
@@ -50,6 +48,18 @@ pub(crate) fn session(headers: &HeaderMap, name: &str) -> Option<SessionId> {
     let (user, sid) = value.split_once(':')?;
     let read = |text| -> Option<Cow<'_, str>> { percent_decode_str(text).decode_utf8().ok() };
     SessionId::new(read(user)?, read(sid)?).ok()
+}
+
+/// Takes a cookie out of a request and leaves the others.
+pub(crate) fn take(headers: &mut HeaderMap, name: &str) {
+    let values = headers.get_all(COOKIE).iter().filter_map(|header| header.to_str().ok());
+    let pairs = values.flat_map(|header| header.split(';')).map(str::trim);
+    let others = pairs.filter(|pair| !pair.is_empty() && pair.split('=').next() != Some(name));
+    let others = others.collect::<Vec<_>>().join("; ");
+    headers.remove(COOKIE);
+    if let Some(others) = HeaderValue::from_str(&others).ok().filter(|others| !others.is_empty()) {
+        headers.insert(COOKIE, others);
+    }
 }
 
 #[cfg(test)]
@@ -88,6 +98,21 @@ mod tests {
             let pair = set.to_str().unwrap().split(';').next().unwrap();
             assert_eq!(carried(&format!("other=1; {pair}; more=2")), Some(id), "{pair}");
         }
+    }
+
+    #[test]
+    fn one_cookie_is_taken_and_the_others_stay() {
+        let taken = |sent: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for value in sent {
+                headers.append(COOKIE, HeaderValue::from_static(value));
+            }
+            take(&mut headers, "sid");
+            headers.get(COOKIE).map(|value| value.to_str().unwrap().to_owned())
+        };
+        assert_eq!(taken(&["a=1; sid=u:s; b=2"]).unwrap(), "a=1; b=2");
+        assert_eq!(taken(&["sid=u:s", "sids=x", "sid=v:t"]).unwrap(), "sids=x");
+        assert_eq!(taken(&["sid=u:s"]), None);
     }
 
     #[test]

@@ -185,6 +185,14 @@ impl Problem {
         Self(problem.with_header(WWW_AUTHENTICATE, HeaderValue::from_static(challenge)))
     }
 
+    /// The caller carries no session that is alive; why is not said.
+    pub(crate) fn no_valid_session(cookie: &str) -> Self {
+        let detail = "log in: no valid session was sent";
+        let problem = http::Problem::new(StatusCode::UNAUTHORIZED, "about:blank", "Unauthorized", detail);
+        let challenge = HeaderValue::from_str(&format!("Cookie realm=\"sekisho\", cookie-name=\"{cookie}\""));
+        Self(problem.with_header(WWW_AUTHENTICATE, challenge.unwrap_or(HeaderValue::from_static("Cookie"))))
+    }
+
     pub(crate) fn forbidden(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "about:blank", "Forbidden", detail)
     }

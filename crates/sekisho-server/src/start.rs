@@ -103,7 +103,10 @@ async fn open_sessions(
     let timeout = own.map_or(config.store.timeout, |store| store.timeout);
     let started = sessions::RedisStore::start(url.expose(), timeout, None).await;
     let (store, first) = started.map_err(|error| unusable(url, &error))?;
-    warn_if_away(url, first);
+    // Of the store of all it is said once.
+    if own.is_some() {
+        warn_if_away(url, first);
+    }
     if own.is_some_and(|own| Some(&own.url) != config.store.url.as_ref()) {
         stores.push(store.redis().clone());
     }

@@ -21,7 +21,6 @@ use sha2::{Digest as _, Sha256};
 use super::body::{Body, JsonText, Params};
 use super::path::{OneSession, OneUser};
 use super::request::Amount;
-use super::tokens::KEEP_MARKS;
 use super::words;
 use crate::app::App;
 use crate::audit::{Act, Operator};
@@ -127,7 +126,7 @@ pub(super) async fn create(
             Put::Stored(session) => return Ok(with_cookie(&app, StatusCode::CREATED, &session)),
             // Whoever was ended just now may log in again, but not in the same second: the mark would refuse it.
             Put::Ended { mark: Some(mark) } if !is_last => {
-                let next_second = sekisho::clock::Timestamp::from_secs(mark.as_micros() / 1_000_000 + 1);
+                let next_second = Timestamp::from_secs(mark.as_micros() / 1_000_000 + 1);
                 let wait = next_second.since(app.backend.clock.now());
                 if wait > Duration::from_secs(2) {
                     break;
@@ -207,13 +206,6 @@ pub(super) async fn list(State(app): State<Arc<App>>, OneUser(user): OneUser) ->
     Ok(Json(SessionList { sessions: sessions.iter().map(listed).collect() }))
 }
 
-/// Tokens may have a store of their own.
-async fn end_all_and_tokens(app: &App, user: &UserId) -> Result<Timestamp, Error> {
-    let mark = app.sessions.end_all(user).await?;
-    app.backend.revocations.end_before(Whom::User(user.as_str()), mark, KEEP_MARKS).await?;
-    Ok(mark)
-}
-
 pub(super) async fn end_all(
     State(app): State<Arc<App>>,
     operator: Operator,
@@ -228,7 +220,7 @@ pub(super) async fn end_all(
     }
     let doing = async {
         let mark = match &except {
-            None => end_all_and_tokens(&app, &user).await,
+            None => end_everything(&app, &user).await,
             Some(id) => app.sessions.end_others(id).await,
         };
         mark.map_err(|error| app.problem(&error))
@@ -251,6 +243,15 @@ pub(super) async fn terms(State(app): State<Arc<App>>) -> Json<TermsView> {
         max_per_user: terms.max_per_user,
         cookie: app.config.sessions.cookie.name.clone(),
     })
+}
+
+/// Sessions and tokens may be kept apart: the mark is written for both, at the same time.
+async fn end_everything(app: &App, user: &UserId) -> Result<Timestamp, Error> {
+    let keep_for = app.sessions.terms().keep_marks;
+    let now = app.backend.clock.now();
+    let tokens = app.backend.revocations.end_before(Whom::User(user.as_str()), now, keep_for);
+    let (mark, tokens) = tokio::join!(app.sessions.end_all(user), tokens);
+    tokens.and(mark)
 }
 
 /// Nothing of a session stays in a cache on its way.

@@ -134,7 +134,7 @@ const VARIANT_WORDS: [&str; 2] = words(&rule::VARIANTS);
 const BUCKET_MODE_WORDS: [&str; 2] = words(&rule::BUCKET_MODES);
 const PERIOD_WORDS: [&str; 4] = words(&rule::PERIODS);
 const RELEASE_ON_WORDS: [&str; 4] = words(&forward::RELEASE_ON);
-const REQUIRE_WORDS: [&str; 1] = words(&tokens::REQUIRE);
+const REQUIRE_WORDS: [&str; 2] = words(&tokens::REQUIRE);
 const SIGNATURE_WORDS: [&str; 9] = words(&Algorithm::ALL);
 const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields();
 
@@ -310,6 +310,8 @@ pub(super) static AUTH: Section = section(
         key("policy", Kind::Text, "what is charged. It needs a `subject`").needed(),
         key("require", Kind::Choices(&REQUIRE_WORDS), "what callers have to show, all of it, else 401")
             .or(Fallback::Texts(&[])),
+        key("session_cookie", Kind::Text, "the cookie that carries the session, where proxies call it otherwise")
+            .or(Fallback::Words("`sessions.cookie.name`")),
     ],
 );
 
@@ -499,6 +501,12 @@ pub(super) static RESPOND: Section = section(
     &[
         key("status", Kind::Whole(200, 599), "of the answer").or(Fallback::Whole(200)),
         key("json", Kind::Json, "its body").or(Fallback::Words("`{}`")),
+        key(
+            "logout",
+            Kind::Flag,
+            "ends the session that the request carries, and takes the cookie away. For a route of `methods: [POST]`; requests from pages of other sites are refused with 403",
+        )
+        .or(Fallback::Flag(false)),
     ],
 );
 

@@ -110,6 +110,8 @@ pub struct AuthConfig {
     pub policy: String,
     /// What callers have to show, all of it.
     pub require: Vec<Credential>,
+    /// That of `sessions` if there is none.
+    pub session_cookie: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -333,7 +335,12 @@ fn read_auth(
     };
     let policy = policy::named_with_subject(reader, node, policies, named);
     let require = tokens::read_require(reader, &fields, tokens);
-    Some(AuthConfig { policy: policy?.policy.name().to_owned(), require: require? })
+    let session_cookie = fields.peek("session_cookie").map(|node| sessions::read_name(reader, node, "session_cookie"));
+    Some(AuthConfig {
+        policy: policy?.policy.name().to_owned(),
+        require: require?,
+        session_cookie: session_cookie.flatten(),
+    })
 }
 
 fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {

@@ -46,6 +46,8 @@ pub struct FixedResponse {
     pub status: StatusCode,
     /// JSON.
     pub body: Bytes,
+    /// Whether the session that the request carries ends before.
+    pub logout: bool,
 }
 
 pub(super) fn read_all(
@@ -94,7 +96,8 @@ fn read(
         None => Cost::default(),
     };
     let require = tokens::read_require(reader, &fields, tokens);
-    let action = read_action(reader, &fields, config);
+    let methods = matched.as_ref().map(|(_, _, methods)| methods.as_slice()).unwrap_or_default();
+    let action = read_action(reader, &fields, config, methods);
     let (host, path, methods) = matched?;
     let endpoint = match fields.peek("endpoint") {
         Some(node) => {
@@ -109,7 +112,7 @@ fn read(
     Some(Route { host, path, methods, endpoint, policy, cost, require: require?, action: action? })
 }
 
-fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) -> Option<Action> {
+fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig, methods: &[Method]) -> Option<Action> {
     match (fields.peek("respond"), fields.peek("upstream")) {
         (Some(respond), None) => {
             for name in ["timeout", "release_on", "settle_from", "secret", "forward_credentials"] {
@@ -120,7 +123,7 @@ fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig) 
                     );
                 }
             }
-            read_respond(reader, respond).map(Action::Respond)
+            read_respond(reader, respond, methods).map(Action::Respond)
         }
         (None, Some(upstream)) => {
             forward::read(reader, upstream, fields, policy).map(|forward| Action::Forward(Box::new(forward)))
@@ -201,7 +204,7 @@ fn read_cost(reader: &mut Reader, node: &Node, config: &PolicyConfig) -> Option<
     Some(cost)
 }
 
-fn read_respond(reader: &mut Reader, node: &Node) -> Option<FixedResponse> {
+fn read_respond(reader: &mut Reader, node: &Node, methods: &[Method]) -> Option<FixedResponse> {
     let fields = reader.fields(node, "respond", &keys::RESPOND)?;
     let status = match fields.peek("status") {
         Some(node) => reader.whole(node, "status", 200, 599)?,
@@ -211,8 +214,16 @@ fn read_respond(reader: &mut Reader, node: &Node) -> Option<FixedResponse> {
         Some(node) => json(reader, node)?,
         None => serde_json::Value::Object(serde_json::Map::new()),
     };
+    let logout = match fields.peek("logout") {
+        Some(node) => reader.flag(node, "logout")?,
+        None => false,
+    };
+    if logout && methods != [Method::POST] {
+        // Whatever a link can do, a page of another site can do.
+        reader.complain(fields.at("logout"), "`logout` is for a route of `methods: [POST]`");
+    }
     let status = StatusCode::from_u16(u16::try_from(status).ok()?).ok()?;
-    Some(FixedResponse { status, body: Bytes::from(json.to_string()) })
+    Some(FixedResponse { status, body: Bytes::from(json.to_string()), logout })
 }
 
 fn json(reader: &mut Reader, node: &Node) -> Option<serde_json::Value> {

@@ -98,17 +98,20 @@ fn read_timeout(reader: &mut Reader, fields: &Fields<'_>) -> Option<Duration> {
 
 fn read_cookie(reader: &mut Reader, node: &Node, cookie: &mut CookieConfig) {
     let Some(fields) = reader.fields(node, "cookie", &keys::COOKIE) else { return };
-    if let Some(node) = fields.peek("name")
-        && let Some(name) = reader.text(node, "name")
-    {
-        // RFC 9110's token.
-        let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
-        if name.is_empty() || name.len() > 64 || !name.chars().all(is_token) {
-            reader.complain(node.at, format!("`name` must be 1 to 64 letters, digits, `-` or `_`; it is `{name}`"));
-        }
-        name.clone_into(&mut cookie.name);
+    if let Some(name) = fields.peek("name").and_then(|node| read_name(reader, node, "name")) {
+        cookie.name = name;
     }
     if let Some(same_site) = fields.peek("same_site").and_then(|node| reader.choice(node, "same_site", &SAME_SITE)) {
         cookie.same_site = same_site;
     }
+}
+
+/// Of a cookie: RFC 9110's token.
+pub(super) fn read_name(reader: &mut Reader, node: &Node, what: &str) -> Option<String> {
+    let name = reader.text(node, what)?;
+    let is_token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(is_token) {
+        reader.complain(node.at, format!("`{what}` must be 1 to 64 letters, digits, `-` or `_`; it is `{name}`"));
+    }
+    Some(name.to_owned())
 }

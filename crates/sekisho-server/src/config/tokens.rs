@@ -16,12 +16,14 @@ const MAX_LEEWAY: Duration = Duration::from_secs(600);
 const MAX_ISSUERS: usize = 32;
 
 /// What a route or forward-auth can ask a caller for.
-pub(super) const REQUIRE: [(&str, Credential); 1] = [("token", Credential::Token)];
+pub(super) const REQUIRE: [(&str, Credential); 2] = [("session", Credential::Session), ("token", Credential::Token)];
 
 /// What shows who a caller is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Credential {
+    /// A session, in a cookie.
+    Session,
     /// An access token in `Authorization: Bearer`.
     Token,
 }

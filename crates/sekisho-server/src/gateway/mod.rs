@@ -2,6 +2,7 @@
 
 mod forward;
 mod headers;
+mod logout;
 mod paths;
 pub(crate) mod pool;
 mod status;
@@ -133,7 +134,8 @@ fn is_named(host: &str, wanted: &str) -> bool {
 
 /// Charges the route's policy, then answers, with the figures on either answer.
 async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
-    let caller = caller::establish(app, &route.require, &route.policy, &head.headers).await?;
+    let caller =
+        caller::establish(app, &route.require, &route.policy, &app.config.sessions.cookie.name, &head.headers).await?;
     let client = facts::client(app, peer, &head.headers);
     let facts = facts::of(app, &route.policy, client, &caller, Some(&route.endpoint), &head.headers);
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
@@ -145,10 +147,16 @@ async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<
                 return Ok(denied(app, &decision));
             }
             turn(&decision).await;
+            if fixed.logout {
+                logout::end(app, &head).await?;
+            }
             let mut response = Response::new(Body::from(fixed.body.clone()));
             *response.status_mut() = fixed.status;
             fields::add(response.headers_mut(), app.config.headers, &decision);
             response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            if fixed.logout {
+                logout::forget(app, &mut response);
+            }
             Ok(response)
         }
         Action::Forward(to) => {

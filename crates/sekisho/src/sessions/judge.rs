@@ -112,8 +112,8 @@ mod tests {
         let hours_ahead = Some(NOW + Duration::from_secs(9 * 3_600));
         assert_eq!(judge(&Facts { created_at: hours_ahead, ..facts() }), Verdict::New { since: NOW });
         assert_eq!(judge(&Facts { created_at: hours_ahead, mark: ago(1), ..facts() }), Verdict::Over);
-        let a_little = Some(NOW + SKEW);
-        assert_eq!(judge(&Facts { created_at: a_little, ..facts() }), Verdict::Alive { since: a_little.unwrap() });
+        let a_little = NOW + SKEW;
+        assert_eq!(judge(&Facts { created_at: Some(a_little), ..facts() }), Verdict::Alive { since: a_little });
     }
 
     #[test]

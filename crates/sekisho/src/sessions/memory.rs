@@ -288,14 +288,15 @@ impl SessionStore for MemoryStore {
     }
 
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {
-        ready(self.write(&old.user, |user, _, _| {
+        self.write(&old.user, |user, _, _| {
             if let Some((_, kept)) = user.only.as_mut().filter(|(_, kept)| *kept == old.sid) {
                 *kept = new.clone();
             }
-        }))
+        });
+        self.ping()
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        ready(())
+        Box::pin(async { Ok(()) })
     }
 }

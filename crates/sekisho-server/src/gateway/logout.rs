@@ -1,0 +1,44 @@
+//! The logout of browsers: a POST from a page of the same site, and nothing that a page of another site could bring about.
+
+use axum::http::header::{CACHE_CONTROL, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, SET_COOKIE};
+use axum::http::request::Parts;
+use axum::http::uri::Authority;
+use axum::response::Response;
+
+use crate::app::App;
+use crate::cookie;
+use crate::respond::Problem;
+
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
+
+/// Ends the session that the request carries. Without one there is nothing to end, and that is the same to whoever asks.
+pub(super) async fn end(app: &App, head: &Parts) -> Result<(), Problem> {
+    if !is_own_page(&head.headers, head.uri.authority()) {
+        return Err(Problem::forbidden("a page of another site may not log anybody out"));
+    }
+    if let Some(id) = cookie::session(&head.headers, &app.config.sessions.cookie.name) {
+        app.sessions.end(&id).await.map_err(|error| app.problem(&error))?;
+    }
+    Ok(())
+}
+
+/// Tells the browser to forget. Only once the session has ended: a cookie that is gone cannot be tried again.
+pub(super) fn forget(app: &App, answer: &mut Response) {
+    let headers = answer.headers_mut();
+    headers.append(SET_COOKIE, cookie::remove(&app.config.sessions.cookie));
+    headers.insert(CLEAR_SITE_DATA, HeaderValue::from_static("\"cache\", \"cookies\", \"storage\""));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+}
+
+/// What browsers say of where a request comes from, which no page can write. Who says neither is no browser of this decade:
+/// the cookie is `SameSite` besides.
+fn is_own_page(headers: &HeaderMap, authority: Option<&Authority>) -> bool {
+    if let Some(site) = headers.get(SEC_FETCH_SITE) {
+        return site == "same-origin";
+    }
+    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).or(authority.map(Authority::as_str));
+    origin.zip(host).is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host))
+}

@@ -1,0 +1,182 @@
+//! Routes and forward-auth that want a session, and the logout of browsers.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+mod support;
+
+use std::time::Duration;
+
+use sekisho_server::config::Config;
+use sekisho_testkit::RedisServer;
+use serde_json::json;
+use support::upstream::Upstream;
+use support::{Reply, TestServer};
+
+const ROUTES: &str = r#"
+policies:
+  all: { subject: ip, rules: [{ algorithm: fixed_window, limit: 1000, window: 60s }] }
+  users: { subject: user, rules: [{ algorithm: fixed_window, limit: 2, window: 60s }] }
+routes:
+  - { match: { path: /mine }, policy: all, require: [session], respond: { json: { hello: you } } }
+  - { match: { path: /counted }, policy: users, require: [session], respond: {} }
+  - { match: { path: /logout, methods: [POST] }, policy: all, respond: { logout: true, status: 200 } }
+auth: { policy: all, session_cookie: sid, require: [session] }
+"#;
+
+/// A session of `user`, and the cookie that carries it.
+fn login(server: &TestServer, user: &str) -> String {
+    let created = server.post(&format!("/v1/sessions/{user}"), json!({}));
+    assert_eq!(created.status, 201, "{}", created.text);
+    created.header("set-cookie").split(';').next().unwrap().to_owned()
+}
+
+fn ask(server: &TestServer, method: &str, path: &str, headers: &[(&str, &str)]) -> Reply {
+    server.gateway(method, path, headers)
+}
+
+#[test]
+fn a_route_wants_a_session() {
+    let server = TestServer::start(ROUTES);
+    let cookie = login(&server, "u1");
+    assert_eq!(ask(&server, "GET", "/mine", &[]).status, 401);
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).expect(200), json!({ "hello": "you" }));
+    let other = format!("a=b; {cookie}; c=d");
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &other)]).status, 200);
+}
+
+#[test]
+fn c02_c05_what_is_no_session_is_401_and_makes_none() {
+    let server = TestServer::start(ROUTES);
+    let cookie = login(&server, "u1");
+    let (name, value) = cookie.split_once('=').unwrap();
+    let (user, sid) = value.split_once(':').unwrap();
+    for bad in [
+        format!("{name}={user}:made-up"),
+        format!("{name}=u2:{sid}"),
+        format!("{name}={sid}"),
+        format!("{name}="),
+        format!("other={value}"),
+        format!("{cookie}; {cookie}x"),
+        format!("{name}=*:*"),
+    ] {
+        let reply = ask(&server, "GET", "/mine", &[("cookie", &bad)]);
+        assert_eq!(reply.status, 401, "{bad}");
+        assert!(!reply.header("www-authenticate").is_empty());
+        assert_eq!(reply.header("set-cookie"), "", "{bad}");
+    }
+    // c07: not from a query, even if sent.
+    assert_eq!(ask(&server, "GET", &format!("/mine?{cookie}"), &[]).status, 401);
+    assert_eq!(server.get("/v1/sessions/u2").expect(200), json!({ "sessions": [] }));
+    assert_eq!(server.get("/v1/sessions/u1/made-up").status, 404);
+}
+
+#[test]
+fn c10_an_ended_session_is_401_at_once() {
+    let server = TestServer::start(ROUTES);
+    let cookie = login(&server, "u1");
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 200);
+    assert_eq!(server.send("DELETE", "/v1/sessions/u1", &[], String::new()).status, 200);
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 401);
+}
+
+#[test]
+fn c08_requests_keep_a_session_alive_up_to_the_cap() {
+    let server = TestServer::start(&format!("sessions: {{ ttl: 10m, max_lifetime: 1h }}\n{ROUTES}"));
+    let cookie = login(&server, "u1");
+    for _ in 0..11 {
+        server.clock.advance(Duration::from_secs(300));
+        assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 200);
+    }
+    server.clock.advance(Duration::from_secs(300));
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 401, "at the cap");
+}
+
+#[test]
+fn the_user_of_a_session_is_counted() {
+    let server = TestServer::start(ROUTES);
+    let (first, second) = (login(&server, "u1"), login(&server, "u2"));
+    let statuses =
+        [&first, &first, &first, &second].map(|cookie| ask(&server, "GET", "/counted", &[("cookie", cookie)]).status);
+    assert_eq!(statuses, [200, 200, 429, 200]);
+}
+
+#[test]
+fn c37_the_upstream_is_told_who_it_is_and_does_not_see_the_cookie() {
+    let upstream = Upstream::start();
+    let yaml = format!(
+        "policies: {{ all: {{ subject: ip, rules: [{{ algorithm: fixed_window, limit: 9, window: 60s }}] }} }}\n\
+         routes: [{{ match: {{ path: /up }}, policy: all, require: [session], upstream: \"http://{}\" }}]",
+        upstream.address
+    );
+    let server = TestServer::start(&yaml);
+    let cookie = login(&server, "u1");
+    let reply = ask(&server, "GET", "/up", &[("cookie", &format!("theme=dark; {cookie}")), ("x-sekisho-user", "root")]);
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let headers = &upstream.seen()[0]["headers"];
+    assert_eq!((&headers["x-sekisho-user"], &headers["cookie"]), (&json!("u1"), &json!("theme=dark")));
+}
+
+#[test]
+fn forward_auth_wants_a_session_in_its_own_cookie() {
+    let server = TestServer::start(ROUTES);
+    let cookie = login(&server, "u1");
+    let value = cookie.split_once('=').unwrap().1;
+    let ask = |cookie: &str, path: &str| server.send("GET", path, &[("cookie", cookie)], String::new());
+    let yes = ask(&format!("sid={value}"), "/auth/forward");
+    assert_eq!((yes.status, yes.header("x-sekisho-user")), (200, "u1"));
+    let no = ask(&cookie, "/auth/nginx");
+    assert_eq!((no.status, no.header("x-sekisho-user")), (401, ""));
+}
+
+#[test]
+fn c17_c18_a_browsers_logout_is_a_post_of_the_same_site() {
+    let server = TestServer::start(ROUTES);
+    let cookie = login(&server, "u1");
+    let logout = |method: &str, headers: &[(&str, &str)]| {
+        let with: Vec<_> = [("cookie", cookie.as_str())].iter().chain(headers).copied().collect();
+        ask(&server, method, "/logout", &with)
+    };
+    assert_eq!(logout("GET", &[("sec-fetch-site", "same-origin")]).status, 405);
+    for elsewhere in [
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+        ("origin", "https://evil.example"),
+        ("origin", "null"),
+    ] {
+        let reply = logout("POST", &[elsewhere]);
+        assert_eq!((reply.status, reply.header("set-cookie")), (403, ""), "{elsewhere:?}");
+    }
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 200, "it is still there");
+    let host = format!("http://{}", server.addresses.gateway);
+    let reply = logout("POST", &[("origin", &host)]);
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    assert_eq!(reply.header("set-cookie"), "__Host-session=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0");
+    assert_eq!(reply.header("clear-site-data"), "\"cache\", \"cookies\", \"storage\"");
+    assert_eq!(reply.header("cache-control"), "no-store");
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 401);
+    assert_eq!(logout("POST", &[("sec-fetch-site", "same-origin")]).status, 200, "once more is the same");
+}
+
+#[test]
+fn a_logout_that_takes_other_methods_is_not_configured() {
+    let yaml = ROUTES.replace("path: /logout, methods: [POST]", "path: /logout");
+    let error = Config::parse("test.yaml", &yaml).unwrap_err().to_string();
+    assert!(error.contains("`logout`"), "{error}");
+}
+
+#[test]
+fn c32_without_redis_it_is_503_and_no_cookie_is_taken_away() {
+    let redis = RedisServer::start();
+    let yaml = format!("store: {{ url: \"{}\", timeout: 300ms, on_failure: open }}\n{ROUTES}", redis.url());
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());
+    let cookie = login(&server, "u1");
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 200);
+    redis.freeze();
+    for (method, path) in [("GET", "/mine"), ("POST", "/logout")] {
+        let reply = ask(&server, method, path, &[("cookie", &cookie)]);
+        assert_eq!((reply.status, reply.header("set-cookie")), (503, ""), "{path}");
+    }
+    let nginx =
+        server.send("GET", "/auth/nginx", &[("cookie", &cookie.replace("__Host-session", "sid"))], String::new());
+    assert_eq!((nginx.status, nginx.header("x-sekisho-status")), (403, "503"));
+    redis.thaw();
+}
