@@ -136,3 +136,39 @@ fn c36_a_force_logout_takes_sessions_and_the_cached_profile() {
     assert_eq!(here.python("get_cached_profile", &[json!("another")])["email"], "taro@example.com");
     here.server.get("/v1/sessions/another/sess-3").expect(200);
 }
+
+#[test]
+fn revoked_tokens_are_the_same_on_both_sides() {
+    let here = AiMicro::start();
+    let issue = |jti: &str, kind: &str| {
+        let arguments = [json!(USER), json!(jti), json!(kind), json!(900), json!(SECRET)];
+        here.python("issue_token", &arguments).as_str().unwrap().to_owned()
+    };
+    let me =
+        |token: &str| here.server.gateway("GET", "/api/me", &[("authorization", &format!("Bearer {token}"))]).status;
+    let revoked =
+        |kind: &str, jti: &str| here.server.get(&format!("/v1/tokens/{kind}/{jti}")).expect(200)["revoked"].clone();
+    let (access, refresh, other) = (issue("a-1", "access"), issue("r-1", "refresh"), issue("a-2", "access"));
+    support::until(|| me(&access) == 200);
+    assert_eq!((me(&other), me(&refresh), here.server.gateway("GET", "/api/me", &[]).status), (200, 401, 401));
+
+    // Python logs out, Sekisho refuses.
+    here.python("logout_user", &[json!(access), json!(refresh)]);
+    support::until(|| me(&access) == 401);
+    assert_eq!(
+        (revoked("access", "a-1"), revoked("refresh", "r-1"), revoked("access", "a-2")),
+        (json!(true), json!(true), json!(false))
+    );
+    assert_eq!(me(&other), 200);
+
+    // Sekisho revokes, Python sees it.
+    let put = here.server.send(
+        "PUT",
+        "/v1/tokens/access/a-2",
+        &[("content-type", "application/json")],
+        r#"{"ttl":900}"#.to_owned(),
+    );
+    assert_eq!(put.status, 200, "{}", put.text);
+    assert_eq!(here.python("is_token_blacklisted", &[json!(other), json!("access")]), json!(true));
+    support::until(|| me(&other) == 401);
+}

@@ -317,7 +317,7 @@ fn oauth() -> Vec<Route> {
     let operation = |id, summary| {
         let bad = Answer::new(StatusCode::BAD_REQUEST, "`token` is missing, or something is given twice.");
         Operation::new("oauth", id, summary)
-            .is_always_closed()
+            .always_closed()
             .asks_form::<TokenForm>(
                 json!({ "token": "eyJhbGciOiJFUzI1NiJ9.e30.AA", "token_type_hint": "access_token" }),
             )

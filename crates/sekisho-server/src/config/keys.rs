@@ -5,13 +5,14 @@
 //! on structs, because the reader is none either: it names every mistake in a file at its place, not the first.
 
 mod sessions;
+mod tokens;
 
 use sekisho::limits::MAX_AMOUNT;
-use sekisho::tokens::Algorithm;
 
-use super::{FORWARDED_BY, HEADERS, forward, policy, revocation, route, rule, tokens};
+use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule};
 
 pub(super) use sessions::{COOKIE, SESSION_STORE, SESSIONS};
+pub(super) use tokens::{AUDIT, ISSUERS, TOKENS};
 
 /// One kind of mapping in a configuration.
 #[derive(Debug)]
@@ -126,7 +127,6 @@ const fn words<T, const N: usize>(choices: &[(&'static str, T); N]) -> [&'static
 const FORWARDED_BY_WORDS: [&str; 2] = words(&FORWARDED_BY);
 const HEADERS_WORDS: [&str; 4] = words(&HEADERS);
 const ON_FAILURE_WORDS: [&str; 3] = words(&policy::ON_FAILURE);
-const REVOCATION_ON_FAILURE_WORDS: [&str; 2] = words(&revocation::ON_FAILURE);
 const MODE_WORDS: [&str; 2] = words(&policy::MODES);
 const ON_LEASE_EXPIRY_WORDS: [&str; 2] = words(&policy::ON_LEASE_EXPIRY);
 const ALGORITHM_WORDS: [&str; 10] = words(&rule::Algorithm::ALL);
@@ -134,8 +134,7 @@ const VARIANT_WORDS: [&str; 2] = words(&rule::VARIANTS);
 const BUCKET_MODE_WORDS: [&str; 2] = words(&rule::BUCKET_MODES);
 const PERIOD_WORDS: [&str; 4] = words(&rule::PERIODS);
 const RELEASE_ON_WORDS: [&str; 4] = words(&forward::RELEASE_ON);
-const REQUIRE_WORDS: [&str; 2] = words(&tokens::REQUIRE);
-const SIGNATURE_WORDS: [&str; 9] = words(&Algorithm::ALL);
+const REQUIRE_WORDS: [&str; 2] = words(&super::tokens::REQUIRE);
 const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields();
 
 /// In the order of the documentation.
@@ -313,66 +312,6 @@ pub(super) static AUTH: Section = section(
         key("session_cookie", Kind::Text, "the cookie that carries the session, where proxies call it otherwise")
             .or(Fallback::Words("`sessions.cookie.name`")),
     ],
-);
-
-pub(super) static TOKENS: Section = section(
-    "tokens",
-    &[
-        key("leeway", Kind::Duration, "how far the clocks of issuers may be off, up to 10m").or(Fallback::Text("60s")),
-        key("issuers", Kind::List(&ISSUERS), "who may issue tokens, up to 32"),
-        key("max_staleness", Kind::Duration, "how old the knowledge of what is revoked may be, 1s to 1h")
-            .or(Fallback::Text("30s")),
-        key(
-            "on_failure",
-            Kind::Choice(&REVOCATION_ON_FAILURE_WORDS),
-            "when it is older: `closed` answers 503, `open` accepts tokens that may have been revoked",
-        )
-        .or(Fallback::Text("closed")),
-        key(
-            "store",
-            Kind::Text,
-            "another Redis for revocations, a URL as in `store`. It must not evict: `maxmemory-policy noeviction`",
-        )
-        .or(Fallback::Words("the `store`")),
-    ],
-);
-
-pub(super) static ISSUERS: Section = Section {
-    name: "issuers",
-    keys: &[
-        key("iss", Kind::Text, "what its tokens say in `iss`, to the letter").needed(),
-        key(
-            "aud",
-            Kind::Texts,
-            "its tokens must be for one of these. Without any, tokens that name an audience are refused",
-        )
-        .or(Fallback::Texts(&[])),
-        key(
-            "algorithms",
-            Kind::Choices(&SIGNATURE_WORDS),
-            "what it may sign with: those of `HS…` with `secret_env`, the others with `jwks` or `pem`",
-        )
-        .needed(),
-        key(
-            "jwks",
-            Kind::Text,
-            "its keys: a JSON Web Key Set, a file or a URL, which is fetched every five minutes and when a token names an unknown key",
-        ),
-        key("pem", Kind::Text, "or its one public key, a file in PEM"),
-        key("secret_env", Kind::Text, "or the environment variable that holds a secret, at least as long as the hash"),
-        key(
-            "namespace",
-            Kind::Text,
-            "goes before its users and token ids, with a slash, so that they are not taken for another issuer's. For all issuers or for none",
-        ),
-    ],
-    either: &["jwks", "pem", "secret_env"],
-    cases: None,
-};
-
-pub(super) static AUDIT: Section = section(
-    "audit",
-    &[key("to", Kind::Text, "`log`, `stderr`, or a file to append lines of JSON to").or(Fallback::Text("log"))],
 );
 
 pub(super) static POLICIES: Section = section(

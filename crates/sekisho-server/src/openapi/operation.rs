@@ -84,7 +84,7 @@ impl Operation {
         self.fails(&[StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
     }
 
-    pub(crate) fn is_always_closed(mut self) -> Self {
+    pub(crate) fn always_closed(mut self) -> Self {
         self.is_closed = true;
         self
     }

@@ -39,10 +39,7 @@ impl Category {
 
     pub fn of(key: &[u8]) -> Self {
         let begins = |prefix: &&str| key.starts_with(prefix.as_bytes());
-        Self::ALL
-            .into_iter()
-            .find(|category| category.prefixes().iter().any(|prefix| begins(prefix)))
-            .unwrap_or(Self::Other)
+        Self::ALL.into_iter().find(|category| category.prefixes().iter().any(&begins)).unwrap_or(Self::Other)
     }
 
     pub const fn as_str(self) -> &'static str {
