@@ -3,8 +3,11 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
@@ -431,4 +434,58 @@ fn an_upload_that_its_client_breaks_off_is_the_clients_and_is_paid() {
     assert_eq!(server.send_to_gateway("POST", "/x", &[], "whole").status, 200);
     // What the others broke off may be seen as late as they please.
     until(|| upstream.seen().iter().any(|seen| seen["body"] == json!("whole")));
+}
+
+#[test]
+fn an_answer_that_nobody_asked_for_is_nobodys() {
+    let answers =
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\noneHTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nsmuggled";
+    let origin = Origin::saying(answers);
+    let server = gateway(origin.address);
+    for asked in 1..=5 {
+        let reply = server.gateway("GET", "/x", &[]);
+        assert_eq!((reply.status, &*reply.text), (200, "one"));
+        assert_eq!(origin.requests().0.len(), asked, "each asked for itself, on a connection of its own");
+    }
+}
+
+#[test]
+fn a_connection_that_its_upstream_closed_is_not_used_again() {
+    let closed = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&closed);
+    // It says nothing of closing, and closes.
+    let origin = Origin::start(move |stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\none");
+        let _ = stream.shutdown(Shutdown::Both);
+        count.fetch_add(1, Ordering::SeqCst);
+        false
+    });
+    let server = gateway(origin.address);
+    for asked in 1..=5 {
+        let reply = server.gateway("GET", "/x", &[]);
+        assert_eq!((reply.status, &*reply.text), (200, "one"));
+        until(|| closed.load(Ordering::SeqCst) == asked);
+    }
+    until(|| server.counted("calls", "127.0.0.1").1 == 0);
+}
+
+#[test]
+fn a_connection_is_used_again_after_an_answer_without_a_body() {
+    for answer in [
+        &b"HTTP/1.1 204 No Content\r\n\r\n"[..],
+        b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n",
+    ] {
+        let connections = Arc::new(Mutex::new(BTreeSet::new()));
+        let seen = Arc::clone(&connections);
+        let origin = Origin::start(move |stream| {
+            seen.lock().unwrap().insert(stream.peer_addr().unwrap());
+            stream.write_all(answer).is_ok()
+        });
+        let server = gateway(origin.address);
+        for _ in 0..4 {
+            assert!(server.gateway("GET", "/x", &[]).status < 300);
+        }
+        assert_eq!(connections.lock().unwrap().len(), 1, "{:?}", String::from_utf8_lossy(answer));
+    }
 }
