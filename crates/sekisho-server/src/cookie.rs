@@ -41,25 +41,34 @@ fn line(config: &CookieConfig, value: &str, ttl: Option<Duration>) -> HeaderValu
 
 /// The session that a request carries under this name. None too where it carries two: nobody can say which is meant.
 pub(crate) fn session(headers: &HeaderMap, name: &str) -> Option<SessionId> {
-    let values = headers.get_all(COOKIE).iter().filter_map(|header| header.to_str().ok());
-    let pairs = values.flat_map(|header| header.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    let mut found = pairs.filter(|(key, _)| *key == name).map(|(_, value)| value);
-    let (value, None) = (found.next()?, found.next()) else { return None };
-    let (user, sid) = value.split_once(':')?;
+    let mut found = pairs(headers).filter(|pair| key(pair) == name.as_bytes());
+    let (pair, None) = (found.next()?, found.next()) else { return None };
+    let (user, sid) = std::str::from_utf8(pair).ok()?.split_once('=')?.1.split_once(':')?;
     let read = |text| -> Option<Cow<'_, str>> { percent_decode_str(text).decode_utf8().ok() };
     SessionId::new(read(user)?, read(sid)?).ok()
 }
 
 /// Takes a cookie out of a request and leaves the others.
 pub(crate) fn take(headers: &mut HeaderMap, name: &str) {
-    let values = headers.get_all(COOKIE).iter().filter_map(|header| header.to_str().ok());
-    let pairs = values.flat_map(|header| header.split(';')).map(str::trim);
-    let others = pairs.filter(|pair| !pair.is_empty() && pair.split('=').next() != Some(name));
-    let others = others.collect::<Vec<_>>().join("; ");
+    let others = pairs(headers).filter(|pair| !pair.is_empty() && key(pair) != name.as_bytes());
+    let others = others.collect::<Vec<_>>().join(&b"; "[..]);
     headers.remove(COOKIE);
-    if let Some(others) = HeaderValue::from_str(&others).ok().filter(|others| !others.is_empty()) {
+    if let Some(others) = HeaderValue::from_bytes(&others).ok().filter(|others| !others.is_empty()) {
         headers.insert(COOKIE, others);
     }
+}
+
+/// As bytes: what others keep in their cookies need not be text, and must not hide this one.
+fn pairs(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
+    headers
+        .get_all(COOKIE)
+        .iter()
+        .flat_map(|header| header.as_bytes().split(|byte| *byte == b';'))
+        .map(<[u8]>::trim_ascii)
+}
+
+fn key(pair: &[u8]) -> &[u8] {
+    pair.split(|byte| *byte == b'=').next().unwrap_or_default().trim_ascii()
 }
 
 #[cfg(test)]
@@ -113,6 +122,15 @@ mod tests {
         assert_eq!(taken(&["a=1; sid=u:s; b=2"]).unwrap(), "a=1; b=2");
         assert_eq!(taken(&["sid=u:s", "sids=x", "sid=v:t"]).unwrap(), "sids=x");
         assert_eq!(taken(&["sid=u:s"]), None);
+    }
+
+    #[test]
+    fn a_cookie_that_is_no_text_hides_no_other() {
+        let mut headers = HeaderMap::new();
+        headers.insert(COOKIE, HeaderValue::from_bytes(b"theirs=\xe9\xff; __Host-session=u:s").unwrap());
+        assert_eq!(session(&headers, "__Host-session"), SessionId::new("u", "s").ok());
+        take(&mut headers, "__Host-session");
+        assert_eq!(headers[COOKIE].as_bytes(), b"theirs=\xe9\xff");
     }
 
     #[test]

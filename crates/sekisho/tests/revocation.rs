@@ -358,3 +358,29 @@ async fn a_failover_of_a_cluster_misses_nothing() {
     let jti = Jti::new(&jtis[0]).unwrap();
     assert_eq!(revocations.is_revoked(TokenKind::Access, &jti).await, Ok(true));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c32_a_server_that_refuses_to_be_read_is_not_taken_for_an_empty_one() {
+    let server = RedisServer::start();
+    setex(&server, "secret");
+    server.command(&["ACL", "SETUSER", "half", "on", ">pw", "~*", "&*", "+@all", "-pttl"]).expect_success();
+    let url = server.url().replace("redis://", "redis://half:pw@");
+    let redis = Redis::connect(&url, Options::default()).await.unwrap();
+    let revocations = Revocations::redis(&redis, Arc::new(SystemClock::start()));
+    revocations.follow();
+    let is_refused = || !server.command(&["ACL", "LOG"]).items().is_empty();
+    until("the reading was refused", is_refused).await;
+    assert!(is_unavailable(&revocations, "secret") && is_unavailable(&revocations, "other"));
+    server.command(&["ACL", "SETUSER", "half", "+pttl"]).expect_success();
+    until("it is read", || is_revoked(&revocations, "secret")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_older_client_revoked_until_its_end_is_refused_during_the_leeway() {
+    let server = RedisServer::start();
+    let revocations = instance(&server.url()).await;
+    server.command(&["SETEX", "blacklist:access:brief", "1", "true"]).expect_success();
+    until("it is revoked", || is_revoked(&revocations, "brief")).await;
+    until("the key is gone", || server.command(&["EXISTS", "blacklist:access:brief"]).int() == 0).await;
+    assert!(is_revoked(&revocations, "brief"), "verifiers take it for a leeway longer");
+}

@@ -21,6 +21,7 @@ use sha2::{Digest as _, Sha256};
 use super::body::{Body, JsonText, Params};
 use super::path::{OneSession, OneUser};
 use super::request::Amount;
+use super::tokens::KEEP_MARKS;
 use super::words;
 use crate::app::App;
 use crate::audit::{Act, Operator};
@@ -247,9 +248,8 @@ pub(super) async fn terms(State(app): State<Arc<App>>) -> Json<TermsView> {
 
 /// Sessions and tokens may be kept apart: the mark is written for both, at the same time.
 async fn end_everything(app: &App, user: &UserId) -> Result<Timestamp, Error> {
-    let keep_for = app.sessions.terms().keep_marks;
     let now = app.backend.clock.now();
-    let tokens = app.backend.revocations.end_before(Whom::User(user.as_str()), now, keep_for);
+    let tokens = app.backend.revocations.end_before(Whom::User(user.as_str()), now, KEEP_MARKS);
     let (mark, tokens) = tokio::join!(app.sessions.end_all(user), tokens);
     tokens.and(mark)
 }

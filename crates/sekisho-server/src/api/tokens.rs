@@ -21,7 +21,7 @@ use crate::audit::{Act, Operator};
 use crate::respond::Problem;
 
 /// Longer than any session or token lives that was there when the mark was set.
-const KEEP_MARKS: Duration = Duration::from_secs(400 * 86_400);
+pub(super) const KEEP_MARKS: Duration = Duration::from_secs(400 * 86_400);
 /// A mark further ahead than clocks differ would end sessions that have not begun: most likely a wrong unit.
 const AHEAD: Duration = Duration::from_secs(60);
 /// Ten years, in seconds.

@@ -18,7 +18,11 @@ pub(super) async fn end(app: &App, head: &Parts) -> Result<(), Problem> {
         return Err(Problem::forbidden("a page of another site may not log anybody out"));
     }
     if let Some(id) = cookie::session(&head.headers, &app.config.sessions.cookie.name) {
-        app.sessions.end(&id).await.map_err(|error| app.problem(&error))?;
+        let ending = async {
+            // What is not there leaves nothing behind: anybody could fill the store with ends of what never was.
+            if app.sessions.get(&id).await?.is_some() { app.sessions.end(&id).await } else { Ok(false) }
+        };
+        ending.await.map_err(|error| app.problem(&error))?;
     }
     Ok(())
 }

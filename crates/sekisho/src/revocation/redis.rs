@@ -20,6 +20,8 @@ use crate::store::redis::{self as plumbing, Job, Redis, Script};
 const FOLLOWED: Followed = Followed { prefixes: &["blacklist:", "nbf:"], pattern: "[bn][lb][af]*:*" };
 /// How long a token is refused of which only the name has come: as long as an access token lives by default.
 const UNTIL_SEEN: Duration = Duration::from_secs(900);
+/// What others write ends with the token itself, and verifiers take it for a while longer: at most so long.
+const LEEWAY: Duration = Duration::from_secs(600);
 /// A key without a deadline is believed for this long after it was last read; it is read again every few minutes.
 const WITHOUT_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
 /// What this process has written lately is written again when a server comes back: it may come back without it.
@@ -175,7 +177,7 @@ impl Follow for Store {
         let until = match left {
             // It ran out, or somebody took it away. What is known stays known until its own deadline.
             Left::Gone => return,
-            Left::For(left) => now + left,
+            Left::For(left) => now + left + LEEWAY,
             Left::Forever => now + WITHOUT_DEADLINE,
         };
         match named(key) {

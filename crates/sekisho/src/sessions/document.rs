@@ -37,7 +37,9 @@ impl Document {
 
     /// Takes what the store holds, by whomever it was written: its size is not ours to judge.
     pub(crate) fn stored(text: Arc<str>) -> Result<Self, String> {
-        let created_at = created_at(&text).map_err(|error| error.to_string())?;
+        // The error's own words quote what it found, which may be a token.
+        let created_at = created_at(&text)
+            .map_err(|error| format!("it is none at line {}, column {}", error.line(), error.column()))?;
         Ok(Self { text, created_at })
     }
 

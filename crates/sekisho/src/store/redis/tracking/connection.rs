@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, Value};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, PushInfo, PushKind, ServerError, Value};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
@@ -270,9 +270,17 @@ async fn read(connection: &MultiplexedConnection, shared: &Shared, keys: &[Vec<u
                 u64::try_from(millis).map_or(Left::Gone, |ms| Left::For(Duration::from_millis(ms)))
             }
             // The slot has moved: its new server tells of the key.
-            _ => continue,
+            Some(Value::ServerError(error)) if matches!(error.code(), "MOVED" | "ASK") => continue,
+            // A key that may not be read is a revocation that is not known: whoever goes on would take it for none.
+            Some(Value::ServerError(error)) => return Err(refused(&error)),
+            other => return Err(format!("PTTL answered {other:?}")),
         };
-        let value = if let Some(Value::BulkString(value)) = &value { Some(value.as_slice()) } else { None };
+        let value = match &value {
+            Some(Value::BulkString(value)) => Some(value.as_slice()),
+            // Of the wrong type: it is there, and cannot be read as a mark.
+            Some(Value::ServerError(error)) if error.code() != "WRONGTYPE" => return Err(refused(error)),
+            _ => None,
+        };
         shared.follow.found(key, left, value);
     }
     Ok(())
@@ -281,8 +289,12 @@ async fn read(connection: &MultiplexedConnection, shared: &Shared, keys: &[Vec<u
 async fn ask(connection: &MultiplexedConnection, command: &Cmd) -> Result<Value, Failure> {
     let mut connection = connection.clone();
     match connection.send_packed_command(command).await {
-        Ok(Value::ServerError(error)) => Err(format!("{} {}", error.code(), error.details().unwrap_or_default())),
+        Ok(Value::ServerError(error)) => Err(refused(&error)),
         Ok(answer) => Ok(answer),
         Err(error) => Err(error.to_string()),
     }
+}
+
+fn refused(error: &ServerError) -> Failure {
+    format!("{} {}", error.code(), error.details().unwrap_or_default())
 }
