@@ -93,6 +93,24 @@ fn a_route_that_requires_a_token_is_closed_without() {
 }
 
 #[test]
+fn c11_whoever_is_thrown_out_is_refused_with_every_token() {
+    let api = [("authorization", "Bearer t0ken"), ("content-type", "application/json")];
+    for (method, path, body) in [
+        ("DELETE", "/v1/sessions/user-1", ""),
+        ("POST", "/v1/tokens/not-before", r#"{"user":"user-1"}"#),
+        ("POST", "/v1/tokens/not-before", "{}"),
+    ] {
+        let (server, _upstream) = start();
+        assert_eq!(ask(&server, "/closed", &token(json!({}))).status, 200);
+        server.send(method, path, &api, body.to_owned()).expect(200);
+        assert_eq!(ask(&server, "/closed", &token(json!({ "jti": "another" }))).status, 401, "{method} {path} {body}");
+        // Whoever logs in again is somebody new.
+        server.clock.advance(Duration::from_secs(1));
+        assert_eq!(ask(&server, "/closed", &token(json!({ "iat": NOW + 1 }))).status, 200, "{method} {path} {body}");
+    }
+}
+
+#[test]
 fn c02_the_api_token_is_no_session() {
     let (server, _upstream) = start();
     assert_eq!(ask(&server, "/closed", "t0ken").status, 401);
