@@ -69,38 +69,51 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
             }
         }
     };
-    let (answer, mut link) = match answer {
-        Some(Ok((answer, link))) if !answer.status().is_informational() => (answer, link),
+    let upstream = &to.upstream.authority;
+    let (problem, releases) = match answer {
+        Some(Ok((answer, link))) if !answer.status().is_informational() => {
+            return pass_on(errand, pool, answer, link, silence, &upload, admission).await;
+        }
+        // Nobody asked it to switch protocols: what follows is no HTTP.
         Some(Ok(_)) => {
-            // Nobody asked it to switch protocols: what follows is no HTTP.
-            quietly!(warn, upstream = %to.upstream.authority, "the upstream gave no answer");
-            let response = failed(Problem::bad_gateway(), admission.decision());
-            end(admission, to.release_on.server_error).await;
-            return response;
+            quietly!(warn, %upstream, "the upstream gave no answer");
+            (Problem::bad_gateway(), to.release_on.server_error)
         }
         Some(Err(error)) => {
             if let Some(problem) = upload.failure() {
                 // The upstream may have worked on what it got, so this is paid: nobody gets work by breaking off.
                 tracing::debug!(error = %causes(&error), "a client broke its own request off");
-                return failed(problem, admission.decision());
+                (problem, false)
+            } else {
+                let is_connect = matches!(error, NoAnswer::Connect(_));
+                let releases = if is_connect { to.release_on.connect } else { to.release_on.server_error };
+                quietly!(warn, %upstream, error = %causes(&error), "the upstream did not answer");
+                (Problem::bad_gateway(), releases)
             }
-            let is_connect = matches!(error, NoAnswer::Connect(_));
-            let releases = if is_connect { to.release_on.connect } else { to.release_on.server_error };
-            quietly!(warn, upstream = %to.upstream.authority, error = %causes(&error), "the upstream did not answer");
-            let response = failed(Problem::bad_gateway(), admission.decision());
-            end(admission, releases).await;
-            return response;
         }
         None => {
-            quietly!(warn, upstream = %to.upstream.authority, timeout = ?to.timeout, "the upstream took too long");
-            let response = failed(Problem::gateway_timeout(), admission.decision());
-            end(admission, to.release_on.timeout).await;
-            return response;
+            quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
+            (Problem::gateway_timeout(), to.release_on.timeout)
         }
     };
+    let response = failed(problem, admission.decision());
+    end(admission, releases).await;
+    response
+}
+
+/// Hands an answer to the client, and with its body what was reserved.
+async fn pass_on(
+    Errand { app, to, .. }: Errand<'_>,
+    pool: &Arc<Pool>,
+    answer: Response<Incoming>,
+    mut link: Link,
+    silence: Pin<Box<Sleep>>,
+    upload: &Upload,
+    admission: Admission,
+) -> Response<Body> {
     let (mut head, body) = answer.into_parts();
     headers::remove_hop_by_hop(&mut head.headers);
-    fields::merge(&mut head.headers, style, admission.decision());
+    fields::merge(&mut head.headers, app.config.headers, admission.decision());
     let releases = head.status.is_server_error() && to.release_on.server_error
         || head.status.is_client_error() && to.release_on.client_error;
     let meter = if releases {

@@ -66,8 +66,11 @@ pub(super) enum NoAnswer {
 pub(super) struct Link {
     requests: SendRequest<Body>,
     /// None once it has ended.
-    connection: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+    connection: Option<Connection>,
 }
+
+/// What reads and writes, whatever it runs over.
+type Connection = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 impl Upstreams {
     pub(crate) fn new(routes: &[Route]) -> Result<Self, StartError> {
@@ -200,11 +203,7 @@ impl Link {
 
     /// Reads and writes what can be read and written now.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        if let Some(connection) = &mut self.connection
-            && connection.as_mut().poll(cx).is_ready()
-        {
-            self.connection = None;
-        }
+        drive(&mut self.connection, cx);
     }
 
     /// Leaves it to a task of its own: what is still to be sent must not wait for whoever reads the answer.
@@ -220,14 +219,16 @@ impl Link {
     ) -> Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Body>>> {
         let mut answer = pin!(self.requests.try_send_request(request));
         poll_fn(|cx| {
-            if let Some(connection) = &mut self.connection
-                && connection.as_mut().poll(cx).is_ready()
-            {
-                self.connection = None;
-            }
+            drive(&mut self.connection, cx);
             answer.as_mut().poll(cx)
         })
         .await
+    }
+}
+
+fn drive(connection: &mut Option<Connection>, cx: &mut Context<'_>) {
+    if connection.as_mut().is_some_and(|connection| connection.as_mut().poll(cx).is_ready()) {
+        *connection = None;
     }
 }
 
