@@ -97,7 +97,7 @@ async fn c10_what_an_older_client_brings_back_is_removed_when_it_is_seen() {
         assert_eq!(sessions.get(&id("s")).await.unwrap(), None);
         assert!(!exists(&server, "session:u:s"));
     }
-    // Without a readable time as well, and when nobody but `list` looks.
+    // Without a readable time as well, and when it is touched.
     setex(&server, "s", "{}");
     assert_eq!(sessions.touch(&id("s"), None).await.unwrap(), None);
     assert!(!exists(&server, "session:u:s"));
@@ -170,7 +170,7 @@ async fn a_get_costs_one_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_sessions_end_in_one_call_and_are_removed_afterwards() {
+async fn ten_thousand_sessions_have_ended_with_the_answer_and_are_removed_afterwards() {
     let server = RedisServer::start();
     let sessions = sessions_on(&server).await;
     let user = UserId::new("u").unwrap();
