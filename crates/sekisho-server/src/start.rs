@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sekisho::backend::{Backend, BackendKind};
-use sekisho::clock::{Clock, SystemClock};
+use sekisho::clock::{Clock, WallClock};
 use sekisho::keyspace::Keyspace;
 use sekisho::limits::{Fallback, RedisStore};
 use sekisho::revocation::Revocations;
@@ -51,7 +51,7 @@ pub enum StartError {
 /// Opens what the configuration names: memory, or a Redis. A Redis that does not answer yet keeps nothing from starting:
 /// `/readyz` says so, and it is tried again until it does.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
+    let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
     let mut stores = Vec::new();
     let sessions = open_sessions(config, &clock, &mut stores).await?;
     let own = match &config.tokens.revocation.store {

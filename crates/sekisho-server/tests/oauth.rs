@@ -5,7 +5,7 @@ mod support;
 
 use std::time::Duration;
 
-use sekisho::clock::{Clock as _, SystemClock};
+use sekisho::clock::{Clock as _, WallClock};
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_testkit::RedisServer;
@@ -223,7 +223,7 @@ fn c29_c32_without_the_store_it_is_503_and_nobody_is_logged_out() {
     let environment = Environment::from([("JWT_SECRET", SECRET), ("SEKISHO_API_TOKEN", "t0ken")]);
     let config = Config::parse("test.yaml", &yaml).unwrap().with_environment(&environment).unwrap();
     let server = TestServer::on_its_store(config);
-    let now = SystemClock::start().now().as_secs_ceil();
+    let now = WallClock::new().now().as_secs_ceil();
     let at = |jti: &str| token(json!({ "iat": now - 1, "exp": now + 900, "jti": jti }));
     let passes = |jti: &str| server.gateway("GET", "/", &[("authorization", &format!("Bearer {}", at(jti)))]);
     until(|| passes("one").status == 200);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, WallClock};
 use crate::keyspace::Keyspace;
 use crate::limits::{Capacity, LimitStore, MemoryStore};
 use crate::revocation::Revocations;
@@ -41,7 +41,7 @@ impl BackendKind {
 impl Backend {
     /// Everything in this process.
     pub fn memory(capacity: Capacity) -> Self {
-        Self::memory_on(capacity, Arc::new(SystemClock::start()))
+        Self::memory_on(capacity, Arc::new(WallClock::new()))
     }
 
     pub fn memory_on(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {

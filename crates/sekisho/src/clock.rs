@@ -112,7 +112,51 @@ impl Reader {
     }
 }
 
-/// The wall clock at millisecond steps, never going back.
+/// The wall clock, never going back: what a server takes, where the time of a reading is nothing.
+///
+/// When the wall clock is set back, this one goes on at its own pace until the wall has caught up, so that no window opens
+/// twice.
+#[derive(Debug, Clone)]
+pub struct WallClock {
+    start: Instant,
+    /// The wall's time at `start`, as the latest look at it has it; it only grows.
+    at_start: Arc<AtomicU64>,
+}
+
+impl WallClock {
+    #[allow(clippy::disallowed_methods, reason = "this is the one door to the system's clocks")]
+    pub fn new() -> Self {
+        Self { start: Instant::now(), at_start: Arc::new(AtomicU64::new(wall())) }
+    }
+
+    fn reading(&self, passed: u64, wall: u64) -> Timestamp {
+        let seen = wall.saturating_sub(passed);
+        let mut at_start = self.at_start.load(Ordering::Relaxed);
+        if seen > at_start {
+            at_start = self.at_start.fetch_max(seen, Ordering::Relaxed).max(seen);
+        }
+        Timestamp(at_start.saturating_add(passed))
+    }
+}
+
+impl Default for WallClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for WallClock {
+    fn now(&self) -> Timestamp {
+        self.reading(micros(self.start.elapsed()), wall())
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "this is the one door to the system's clocks")]
+fn wall() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
+}
+
+/// The wall clock at millisecond steps, never going back: for whoever decides in less time than a reading takes.
 ///
 /// A thread stores the time once a millisecond and readers load one atomic, because reading the system clock costs more
 /// than a whole decision. When the wall clock is set back, this one goes on at its own pace until the wall has caught
@@ -128,7 +172,6 @@ impl SystemClock {
     /// Starts the ticker; it ends when the last clone is dropped.
     #[allow(clippy::disallowed_methods, reason = "this is the one door to the system's clocks")]
     pub fn start() -> Self {
-        let wall = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros);
         let now = Arc::new(AtomicU64::new(wall()));
         let ticking = Arc::downgrade(&now);
         let tick = move || {
@@ -208,6 +251,13 @@ mod tests {
     fn a_wall_clock_set_back_does_not_take_time_back() {
         assert_eq!(advance(1_000, 5, 400), 1_005);
         assert_eq!(advance(1_000, 5, 2_000), 2_000);
+    }
+
+    #[test]
+    fn a_wall_clock_follows_the_wall_forwards_only() {
+        let clock = WallClock { start: WallClock::new().start, at_start: Arc::new(AtomicU64::new(1_000)) };
+        let readings = [(0, 1_000), (5, 1_005), (6, 9_006), (7, 400), (8, 9_100)];
+        assert_eq!(readings.map(|(passed, wall)| clock.reading(passed, wall).0), [1_000, 1_005, 9_006, 9_007, 9_100]);
     }
 
     #[test]

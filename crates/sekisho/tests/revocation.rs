@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sekisho::Error;
-use sekisho::clock::{Clock, SystemClock, Timestamp};
+use sekisho::clock::{Clock, Timestamp, WallClock};
 use sekisho::revocation::{Jti, Revocations, Terms, Token, TokenKind, Verdict, Whom};
 use sekisho::store::redis::{Options, Redis, key_slot};
 use sekisho_testkit::{RedisCluster, RedisServer, poll_until};
@@ -24,7 +24,7 @@ const STALE: Duration = Duration::from_millis(800);
 
 async fn instance(url: &str) -> Revocations {
     let redis = Redis::connect(url, Options::default()).await.unwrap();
-    let revocations = Revocations::redis(&redis, Arc::new(SystemClock::start()));
+    let revocations = Revocations::redis(&redis, Arc::new(WallClock::new()));
     revocations.follow();
     until("it is current", || is_current(&revocations)).await;
     revocations
@@ -66,7 +66,7 @@ fn setex(server: &RedisServer, jti: &str) {
 }
 
 fn now() -> Timestamp {
-    SystemClock::start().now()
+    WallClock::new().now()
 }
 
 fn commands(server: &RedisServer) -> u64 {
@@ -310,7 +310,7 @@ async fn a_server_that_is_not_there_yet_means_unavailable_until_it_is() {
     server.kill9();
     let (redis, first) = Redis::start(&server.url(), Options::default()).await.unwrap();
     assert!(first.is_err());
-    let revocations = Revocations::redis(&redis, Arc::new(SystemClock::start()));
+    let revocations = Revocations::redis(&redis, Arc::new(WallClock::new()));
     assert!(is_unavailable(&revocations, "good"), "nobody follows");
     revocations.follow();
     assert!(is_unavailable(&revocations, "good"), "never heard is worse than long ago");
@@ -366,7 +366,7 @@ async fn c32_a_server_that_refuses_to_be_read_is_not_taken_for_an_empty_one() {
     server.command(&["ACL", "SETUSER", "half", "on", ">pw", "~*", "&*", "+@all", "-pttl"]).expect_success();
     let url = server.url().replace("redis://", "redis://half:pw@");
     let redis = Redis::connect(&url, Options::default()).await.unwrap();
-    let revocations = Revocations::redis(&redis, Arc::new(SystemClock::start()));
+    let revocations = Revocations::redis(&redis, Arc::new(WallClock::new()));
     revocations.follow();
     let is_refused = || !server.command(&["ACL", "LOG"]).items().is_empty();
     until("the reading was refused", is_refused).await;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sekisho::Error;
-use sekisho::clock::{Clock, SystemClock};
+use sekisho::clock::{Clock, WallClock};
 use sekisho::sessions::{Document, Put, RedisStore, SessionId, Sessions, Terms, UserId, write_time};
 use sekisho_testkit::{RedisServer, Reply, poll_until};
 
@@ -18,12 +18,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 async fn sessions_on(server: &RedisServer) -> Sessions {
     let store = RedisStore::connect(&server.url(), Duration::from_secs(5), None).await.unwrap();
-    Sessions::new(Arc::new(store), Arc::new(SystemClock::start()), Terms::default())
+    Sessions::new(Arc::new(store), Arc::new(WallClock::new()), Terms::default())
 }
 
 /// A session as the seed's Python writes it, begun so many seconds ago.
 fn seeds(ago: u64) -> String {
-    let now = SystemClock::start().now();
+    let now = WallClock::new().now();
     let created = write_time(sekisho::clock::Timestamp::from_micros(now.as_micros() - ago * 1_000_000));
     let naive = created.trim_end_matches('Z');
     format!(r#"{{"user_id": "u", "session_id": "s", "access_token": "eyJ", "created_at": "{naive}"}}"#)
@@ -129,7 +129,7 @@ async fn a_mark_of_another_writer_counts() {
     let server = RedisServer::start();
     let sessions = sessions_on(&server).await;
     setex(&server, "s", &seeds(60));
-    let mark = SystemClock::start().now().as_millis_ceil().to_string();
+    let mark = WallClock::new().now().as_millis_ceil().to_string();
     server.command(&["SET", "nbf:all", &mark, "EX", "1000"]).expect_success();
     assert_eq!(sessions.get(&id("s")).await.unwrap(), None);
     let put = sessions.put(&id("t"), &Document::new(seeds(60)).unwrap(), None).await.unwrap();
@@ -177,7 +177,7 @@ async fn ten_thousand_sessions_have_ended_with_the_answer_and_are_removed_afterw
     let fill = "for i = 1, 10000 do \
                   redis.call('SETEX', 'session:u:s' .. i, 3600, ARGV[1]) \
                   redis.call('ZADD', 'sidx:u', ARGV[2], 's' .. i) end";
-    let far = (SystemClock::start().now() + Duration::from_secs(3_600)).as_millis_ceil().to_string();
+    let far = (WallClock::new().now() + Duration::from_secs(3_600)).as_millis_ceil().to_string();
     server.command(&["EVAL", fill, "0", &seeds(60), &far]).expect_success();
     sessions.end_all(&user).await.unwrap();
     assert_eq!(sessions.get(&id("s9999")).await.unwrap(), None, "from the answer on");
@@ -221,7 +221,7 @@ async fn what_is_no_session_is_named_and_harms_no_other() {
 async fn c32_a_redis_that_is_away_is_an_error_and_no_end() {
     let server = RedisServer::start();
     let store = RedisStore::connect(&server.url(), Duration::from_millis(200), None).await.unwrap();
-    let sessions = Sessions::new(Arc::new(store), Arc::new(SystemClock::start()), Terms::default());
+    let sessions = Sessions::new(Arc::new(store), Arc::new(WallClock::new()), Terms::default());
     sessions.put(&id("s"), &Document::new(seeds(0)).unwrap(), None).await.unwrap();
     server.freeze();
     let error = sessions.get(&id("s")).await.unwrap_err();

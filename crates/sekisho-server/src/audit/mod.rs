@@ -9,7 +9,7 @@ mod sink;
 
 use std::sync::Arc;
 
-use sekisho::clock::{Clock, SystemClock};
+use sekisho::clock::{Clock, WallClock};
 use serde_json::{Map, Value, json};
 
 use crate::config::AuditTo;
@@ -23,7 +23,7 @@ use sink::Sink;
 #[derive(Debug)]
 pub(crate) struct Audit {
     sink: Sink,
-    clock: SystemClock,
+    clock: WallClock,
     metrics: Arc<Metrics>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Begun<'a> {
 impl Audit {
     pub(crate) fn open(to: &AuditTo, metrics: Arc<Metrics>) -> Result<Self, StartError> {
         let sink = Sink::open(to).map_err(|(file, error)| StartError::Audit { file, error })?;
-        Ok(Self { sink, clock: SystemClock::start(), metrics })
+        Ok(Self { sink, clock: WallClock::new(), metrics })
     }
 
     /// Does `act` between its two lines.

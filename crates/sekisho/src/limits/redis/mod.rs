@@ -15,7 +15,7 @@ use super::policy::Policy;
 use super::store::{
     Demand, End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target,
 };
-use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::clock::{Clock, Timestamp, WallClock};
 use crate::error::{Error, Invalid};
 use crate::store::redis::{Job, Options, Redis, Script};
 use decode::Reply;
@@ -60,7 +60,7 @@ impl RedisStore {
     ) -> Result<(Self, Result<(), Error>), Error> {
         let options = Options { timeout, ..Options::default() };
         let (redis, first) = Redis::start(url, options).await.map_err(unavailable)?;
-        let clock = clock.unwrap_or_else(|| Arc::new(SystemClock::start()));
+        let clock = clock.unwrap_or_else(|| Arc::new(WallClock::new()));
         let store = Self { redis, script: Arc::new(Script::new(SCRIPT)), clock, ahead: Arc::default() };
         Ok((store, first.map_err(unavailable)))
     }
