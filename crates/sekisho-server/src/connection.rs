@@ -92,7 +92,7 @@ impl Door {
                 let mut stream = timeout(limits.header_timeout, tls.accept(Socket::new(stream, &limits))).await??;
                 let conduct = Conduct::new(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
                 if !conduct.is_h2() {
-                    stream.get_mut().0.expect_heads(Arc::clone(&conduct), limits.header_timeout);
+                    stream.get_mut().0.expect_heads(Arc::clone(&conduct), &limits);
                 }
                 self.talk(TokioIo::new(stream), conduct, peer, watcher, &limits).await
             }
@@ -100,7 +100,7 @@ impl Door {
                 let conduct = Conduct::new(timeout(limits.header_timeout, begins_as_h2(&stream)).await??);
                 let mut stream = Socket::new(stream, &limits);
                 if !conduct.is_h2() {
-                    stream.expect_heads(Arc::clone(&conduct), limits.header_timeout);
+                    stream.expect_heads(Arc::clone(&conduct), &limits);
                 }
                 self.talk(TokioIo::new(stream), conduct, peer, watcher, &limits).await
             }
@@ -135,9 +135,7 @@ impl Door {
             }
         } else {
             let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                // Of the pause before a head; the socket sees to the head itself.
-                .header_read_timeout(limits.idle_timeout)
+                // The socket sees to time-outs.
                 .max_header_size(MAX_HEAD_BYTES)
                 .max_buf_size(MAX_BUFFER)
                 .serve_connection(io, service);

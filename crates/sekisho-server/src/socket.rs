@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep};
+use tokio::time::Instant;
 
+use crate::alarm::Alarm;
 use crate::conduct::Conduct;
 use crate::config::Connections;
 use crate::pace::Pace;
@@ -22,17 +23,19 @@ pub(crate) struct Socket {
     heads: Option<Heads>,
 }
 
-/// Heads of HTTP/1 that come in parts. hyper has one time for the whole of a head and for the pause before it; that is the
-/// pause's, and this is the head's. It costs nothing while heads come whole.
+/// Heads of HTTP/1 and the pauses before them. hyper has one time for both, and a timer for every request.
 #[derive(Debug)]
 struct Heads {
     conduct: Arc<Conduct>,
-    timeout: Duration,
+    head: Duration,
+    pause: Duration,
     /// How many requests there were when bytes came last.
     after: u32,
     /// Part of the next one's head is there.
     is_begun: bool,
-    alarm: Option<Pin<Box<Sleep>>>,
+    /// When that began to come, or when something was sent last.
+    since: Instant,
+    alarm: Alarm,
 }
 
 impl Socket {
@@ -41,14 +44,19 @@ impl Socket {
     }
 
     /// The first bytes were awaited to know the protocol, so the first head is on its way.
-    pub(crate) fn expect_heads(&mut self, conduct: Arc<Conduct>, timeout: Duration) {
-        self.heads = Some(Heads { conduct, timeout, after: 0, is_begun: true, alarm: None });
+    pub(crate) fn expect_heads(&mut self, conduct: Arc<Conduct>, limits: &Connections) {
+        let (head, pause) = (limits.header_timeout, limits.idle_timeout);
+        let (since, alarm) = (Instant::now(), Alarm::default());
+        self.heads = Some(Heads { conduct, head, pause, after: 0, is_begun: true, since, alarm });
     }
 
     fn written(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(Ok(bytes)) => {
                 self.reading.moved(bytes);
+                if let Some(heads) = &mut self.heads {
+                    heads.since = Instant::now();
+                }
                 Poll::Ready(Ok(bytes))
             }
             Poll::Ready(error) => Poll::Ready(error),
@@ -65,22 +73,28 @@ impl Heads {
     fn is_busy(&mut self) -> bool {
         let (begun, is_busy) = self.conduct.requests();
         if begun != self.after {
-            (self.after, self.is_begun, self.alarm) = (begun, false, None);
+            (self.after, self.is_begun) = (begun, false);
         }
         is_busy
     }
 
     fn came(&mut self, bytes: usize) {
-        let is_head = !self.is_busy();
-        self.is_begun |= bytes > 0 && is_head;
+        if !self.is_busy() && bytes > 0 && !self.is_begun {
+            (self.is_begun, self.since) = (true, Instant::now());
+        }
     }
 
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        if self.is_busy() || !self.is_begun {
+        if self.is_busy() {
+            // Nobody may ask again when the answer has gone out: by then the alarm has to be set.
+            let _ = self.alarm.poll(cx, Instant::now() + self.pause);
             return Poll::Pending;
         }
-        let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep(self.timeout)));
-        alarm.as_mut().poll(cx).map(|()| io::Error::new(io::ErrorKind::TimedOut, "the rest of a head did not come"))
+        let (patience, reason) = match self.is_begun {
+            true => (self.head, "the rest of a head did not come"),
+            false => (self.pause, "nothing was asked"),
+        };
+        self.alarm.poll(cx, self.since + patience).map(|()| io::Error::new(io::ErrorKind::TimedOut, reason))
     }
 }
 

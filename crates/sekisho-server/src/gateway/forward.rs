@@ -1,7 +1,7 @@
 //! Forwarding: reserve before, settle or give back after, whatever happens in between.
 
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use axum::response::IntoResponse as _;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use sekisho::http::fields;
 use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::Instant;
 
 use super::headers::{self, From};
 use super::pool::{Link, NoAnswer, Pool};
@@ -55,31 +55,21 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
         Err(problem) => return failed(problem, admission.decision()),
     };
     admission.sent();
-    let mut silence = Box::pin(sleep(to.timeout));
-    let mut sent = pin!(pool.send(request));
-    let answer = loop {
-        tokio::select! {
-            biased;
-            answer = &mut sent => break Some(answer),
-            () = &mut silence => {
-                if !upload.goes_on() {
-                    break None;
-                }
-                silence.as_mut().reset(Instant::now() + to.timeout);
-            }
-        }
-    };
     let upstream = &to.upstream.authority;
-    let (problem, releases) = match answer {
-        Some(Ok((answer, link))) if !answer.status().is_informational() => {
-            return pass_on(errand, pool, answer, link, silence, &upload, admission).await;
+    let (problem, releases) = match pool.send(request, &upload, to.timeout).await {
+        Ok((answer, link)) if !answer.status().is_informational() => {
+            return pass_on(errand, pool, answer, link, &upload, admission).await;
         }
         // Nobody asked it to switch protocols: what follows is no HTTP.
-        Some(Ok(_)) => {
+        Ok(_) => {
             quietly!(warn, %upstream, "the upstream gave no answer");
             (Problem::bad_gateway(), to.release_on.server_error)
         }
-        Some(Err(error)) => {
+        Err(NoAnswer::TooLate) => {
+            quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
+            (Problem::gateway_timeout(), to.release_on.timeout)
+        }
+        Err(error) => {
             if let Some(problem) = upload.failure() {
                 // The upstream may have worked on what it got, so this is paid: nobody gets work by breaking off.
                 tracing::debug!(error = %causes(&error), "a client broke its own request off");
@@ -90,10 +80,6 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
                 quietly!(warn, %upstream, error = %causes(&error), "the upstream did not answer");
                 (Problem::bad_gateway(), releases)
             }
-        }
-        None => {
-            quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
-            (Problem::gateway_timeout(), to.release_on.timeout)
         }
     };
     let response = failed(problem, admission.decision());
@@ -107,7 +93,6 @@ async fn pass_on(
     pool: &Arc<Pool>,
     answer: Response<Incoming>,
     mut link: Link,
-    silence: Pin<Box<Sleep>>,
     upload: &Upload,
     admission: Admission,
 ) -> Response<Body> {
@@ -127,7 +112,7 @@ async fn pass_on(
         link.run_by_itself();
     }
     let link = Some((Arc::clone(pool), link));
-    let body = Streamed { body, link, meter, timeout: to.timeout, silence, is_heard: true };
+    let body = Streamed { body, link, meter, timeout: to.timeout, waits_since: None };
     // What the upstream speaks is not what the client speaks.
     head.version = Version::HTTP_11;
     Response::from_parts(head, Body::new(body))
@@ -229,21 +214,10 @@ struct Streamed {
     /// Dropped at the end or when the client leaves, and then it settles.
     meter: Option<Meter>,
     timeout: Duration,
-    silence: Pin<Box<Sleep>>,
-    /// Something came since `silence` began.
-    is_heard: bool,
+    waits_since: Option<Instant>,
 }
 
 impl Streamed {
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Poll::Ready(part) = Pin::new(&mut self.body).poll_frame(cx) {
-            return Poll::Ready(part);
-        }
-        let Some((_, link)) = &mut self.link else { return Poll::Pending };
-        link.drive(cx);
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
     fn end(&mut self, is_whole: bool) {
         drop(self.meter.take());
         if let Some((pool, link)) = self.link.take()
@@ -259,16 +233,15 @@ impl hyper::body::Body for Streamed {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let Poll::Ready(frame) = self.poll_part(cx) else {
-            if std::mem::take(&mut self.is_heard) {
-                let deadline = Instant::now() + self.timeout;
-                self.silence.as_mut().reset(deadline);
+        let Self { body, link, timeout, waits_since, .. } = &mut *self;
+        let frame = match link {
+            Some((_, link)) => {
+                let deadline = || *waits_since.get_or_insert_with(Instant::now) + *timeout;
+                ready!(link.poll_part(cx, body, deadline))
             }
-            ready!(self.silence.as_mut().poll(cx));
-            self.end(false);
-            return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, "the upstream fell silent"))));
+            None => None,
         };
-        self.is_heard = true;
+        self.waits_since = None;
         match frame {
             Some(Ok(frame)) => {
                 if let (Some(meter), Some(data)) = (&mut self.meter, frame.data_ref()) {
@@ -282,7 +255,7 @@ impl hyper::body::Body for Streamed {
             }
             Some(Err(error)) => {
                 self.end(false);
-                Poll::Ready(Some(Err(io::Error::other(error))))
+                Poll::Ready(Some(Err(error)))
             }
             None => {
                 self.end(true);

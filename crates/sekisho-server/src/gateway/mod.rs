@@ -1,5 +1,6 @@
 //! The gateway: configured routes for clients that are not trusted.
 
+mod bell;
 mod forward;
 mod headers;
 mod logout;

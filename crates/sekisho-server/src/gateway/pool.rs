@@ -5,24 +5,29 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::http::header::HeaderValue;
 use axum::http::uri::{Scheme, Uri};
 use axum::http::{Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Frame, Incoming};
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper::rt::{Read, Write};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tower::Service as _;
 
+use super::bell::Watch;
+use super::upload::Upload;
+use crate::alarm::Alarm;
 use crate::config::{Action, Route, Upstream};
 use crate::start::StartError;
 
@@ -60,6 +65,7 @@ pub(super) struct Pool {
 pub(super) enum NoAnswer {
     Connect(Cause),
     Exchange(hyper::Error),
+    TooLate,
 }
 
 /// One connection.
@@ -67,6 +73,8 @@ pub(super) struct Link {
     requests: SendRequest<Body>,
     /// None once it has ended.
     connection: Option<Connection>,
+    watch: Watch,
+    silence: Alarm,
 }
 
 /// What reads and writes, whatever it runs over.
@@ -132,23 +140,32 @@ impl Pool {
         })
     }
 
-    /// Sends a request and waits for the head of its answer. The body comes over the same link, for as long as that is
-    /// driven.
-    pub(super) async fn send(&self, mut request: Request<Body>) -> Result<(Response<Incoming>, Link), NoAnswer> {
+    /// Sends a request and waits for the head of its answer, up to `patience` while nothing is uploaded. The body comes over
+    /// the same link, for as long as that is driven.
+    pub(super) async fn send(
+        &self,
+        mut request: Request<Body>,
+        upload: &Upload,
+        patience: Duration,
+    ) -> Result<(Response<Incoming>, Link), NoAnswer> {
         loop {
-            let kept = poll_fn(|cx| Poll::Ready(self.take(cx))).await;
+            let kept = self.take();
             let is_new = kept.is_none();
             let mut link = match kept {
                 Some(link) => link,
-                None => Box::pin(self.connect()).await.map_err(NoAnswer::Connect)?,
+                None => {
+                    let connected = timeout(patience, Box::pin(self.connect())).await;
+                    connected.map_err(|_| NoAnswer::TooLate)?.map_err(NoAnswer::Connect)?
+                }
             };
-            match link.exchange(request).await {
-                Ok(answer) => return Ok((answer, link)),
+            match link.exchange(request, upload, patience).await {
+                Some(Ok(answer)) => return Ok((answer, link)),
                 // It was closed before anything of the request was sent: nobody has seen it.
-                Err(mut failed) => match failed.take_message() {
+                Some(Err(mut failed)) => match failed.take_message() {
                     Some(unsent) if !is_new => request = unsent,
                     _ => return Err(NoAnswer::Exchange(failed.into_error())),
                 },
+                None => return Err(NoAnswer::TooLate),
             }
         }
     }
@@ -172,11 +189,11 @@ impl Pool {
     }
 
     /// One that is there and ready for a request.
-    fn take(&self, cx: &mut Context<'_>) -> Option<Link> {
+    fn take(&self) -> Option<Link> {
         loop {
             let (mut link, since) = self.idle.lock().pop()?;
             if since.elapsed() < IDLE {
-                link.drive(cx);
+                link.watch.glance(|cx| drive(&mut link.connection, cx));
                 if link.connection.is_some() && link.requests.is_ready() {
                     return Some(link);
                 }
@@ -190,20 +207,39 @@ impl Link {
     where
         I: Read + Write + Unpin + Send + 'static,
     {
-        let (requests, connection) = http1::handshake(io).await?;
-        let mut link = Self { requests, connection: Some(Box::pin(connection)) };
+        let (mut requests, connection) = http1::handshake(io).await?;
+        let (mut connection, watch): (Option<Connection>, _) = (Some(Box::pin(connection)), Watch::new());
         // A request is taken only once the connection has been looked at.
         poll_fn(|cx| {
-            link.drive(cx);
-            link.requests.poll_ready(cx)
+            watch.poll(cx, |cx| {
+                drive(&mut connection, cx);
+                requests.poll_ready(cx)
+            })
         })
         .await?;
-        Ok(link)
+        Ok(Self { requests, connection, watch, silence: Alarm::default() })
     }
 
-    /// Reads and writes what can be read and written now.
-    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
-        drive(&mut self.connection, cx);
+    /// The next part of an answer's body, or an error if it does not come before `deadline`.
+    pub(super) fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut Incoming,
+        mut deadline: impl FnMut() -> Instant,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let mut part = |cx: &mut Context<'_>| Pin::new(&mut *body).poll_frame(cx).map_err(io::Error::other);
+        self.watch.poll(cx, |cx| {
+            // Whoever sends it waits to be asked.
+            if let Poll::Ready(part) = part(cx) {
+                return Poll::Ready(part);
+            }
+            drive(&mut self.connection, cx);
+            if let Poll::Ready(part) = part(cx) {
+                return Poll::Ready(part);
+            }
+            let late = || io::Error::new(io::ErrorKind::TimedOut, "the upstream fell silent");
+            self.silence.poll(cx, deadline()).map(|()| Some(Err(late())))
+        })
     }
 
     /// Leaves it to a task of its own: what is still to be sent must not wait for whoever reads the answer.
@@ -213,19 +249,35 @@ impl Link {
         }
     }
 
+    /// None if it took too long.
     async fn exchange(
         &mut self,
         request: Request<Body>,
-    ) -> Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<Body>>> {
+        upload: &Upload,
+        patience: Duration,
+    ) -> Option<Result<Response<Incoming>, TrySendError<Request<Body>>>> {
         let mut answer = pin!(self.requests.try_send_request(request));
+        let mut deadline = Instant::now() + patience;
         poll_fn(|cx| {
-            drive(&mut self.connection, cx);
-            answer.as_mut().poll(cx)
+            self.watch.poll(cx, |cx| {
+                drive(&mut self.connection, cx);
+                if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                    return Poll::Ready(Some(answer));
+                }
+                while self.silence.poll(cx, deadline).is_ready() {
+                    if !upload.goes_on() {
+                        return Poll::Ready(None);
+                    }
+                    deadline = Instant::now() + patience;
+                }
+                Poll::Pending
+            })
         })
         .await
     }
 }
 
+/// Reads and writes what can be read and written now.
 fn drive(connection: &mut Option<Connection>, cx: &mut Context<'_>) {
     if connection.as_mut().is_some_and(|connection| connection.as_mut().poll(cx).is_ready()) {
         *connection = None;
@@ -243,6 +295,7 @@ impl fmt::Display for NoAnswer {
         match self {
             Self::Connect(cause) => write!(f, "no connection: {cause}"),
             Self::Exchange(error) => error.fmt(f),
+            Self::TooLate => f.write_str("it took too long"),
         }
     }
 }
@@ -252,6 +305,7 @@ impl std::error::Error for NoAnswer {
         match self {
             Self::Connect(cause) => cause.source(),
             Self::Exchange(error) => error.source(),
+            Self::TooLate => None,
         }
     }
 }

@@ -1,0 +1,63 @@
+//! A time-out that nearly every request puts off and hardly any reaches.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// Set anew only when it has gone off too early, so that putting it off costs a comparison. Always asked with the same waker.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Alarm {
+    /// Ready when `deadline` has passed.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+        let sleep = match &mut self.sleep {
+            Some(sleep) if sleep.deadline() <= deadline && !sleep.is_elapsed() => return Poll::Pending,
+            Some(sleep) if sleep.deadline() == deadline => return Poll::Ready(()),
+            Some(sleep) => {
+                sleep.as_mut().reset(deadline);
+                sleep
+            }
+            none => none.insert(Box::pin(sleep_until(deadline))),
+        };
+        sleep.as_mut().poll(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::task::Waker;
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_off_at_the_last_deadline_that_was_asked_for() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let (mut alarm, start) = (Alarm::default(), Instant::now());
+        let mut nobody = Context::from_waker(Waker::noop());
+        let mut is_over = |secs: u32| alarm.poll(&mut nobody, start + SECOND * secs).is_ready();
+        assert!(!is_over(10));
+        assert!(!is_over(20), "put off");
+        advance(SECOND * 15).await;
+        assert!(!is_over(20), "it went off too early, and was set anew");
+        advance(SECOND * 5).await;
+        assert!(is_over(20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_earlier_deadline_holds_at_once() {
+        let (mut alarm, start) = (Alarm::default(), Instant::now());
+        let later = start + Duration::from_secs(60);
+        assert!(alarm.poll(&mut Context::from_waker(Waker::noop()), later).is_pending());
+        let sooner = start + Duration::from_secs(5);
+        poll_fn(|cx| alarm.poll(cx, sooner)).await;
+        assert_eq!(Instant::now(), sooner);
+    }
+}
