@@ -3,6 +3,9 @@
 //! A door translates its protocol into an [`Ask`], and the answer back; every decision is made here and below.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use crate::backend::BackendKind;
 use crate::clock::Stopwatch;
@@ -15,7 +18,7 @@ use crate::meters::Meters;
 /// One thing a request asks for.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    pub policy: String,
+    pub policy: Arc<str>,
     pub who: Who,
     pub cost: Cost,
 }
@@ -79,7 +82,7 @@ impl Gate {
                 (Subject::new(subject)?, endpoint.as_deref().map(Endpoint::new).transpose()?)
             }
             Who::Facts(facts) => {
-                let spec = self.subjects.get(&ask.policy).ok_or_else(|| {
+                let spec = self.subjects.get(&*ask.policy).ok_or_else(|| {
                     Invalid::new(
                         "facts",
                         format!("cannot be used: the policy `{}` names no `subject` to build", ask.policy),
@@ -88,7 +91,7 @@ impl Gate {
                 spec.build(facts)?
             }
         };
-        Ok(Charge { policy: ask.policy.clone(), subject, endpoint, cost: ask.cost.clone() })
+        Ok(Charge { policy: Arc::clone(&ask.policy), subject, endpoint, cost: ask.cost.clone() })
     }
 
     /// Admit and settle at once.
@@ -136,7 +139,7 @@ impl Gate {
         Ok(ended)
     }
 
-    fn identify_all(&self, asks: &[Ask]) -> Result<Vec<Charge>, Error> {
+    fn identify_all(&self, asks: &[Ask]) -> Result<SmallVec<[Charge; 1]>, Error> {
         let place = |i: usize, error: Error| match error {
             Error::Invalid(invalid) if asks.len() > 1 => invalid.within(format_args!("charges[{i}]")).into(),
             error => error,
@@ -146,5 +149,5 @@ impl Gate {
 }
 
 fn names(charges: &[Charge]) -> impl Iterator<Item = &str> {
-    charges.iter().map(|charge| charge.policy.as_str())
+    charges.iter().map(|charge| &*charge.policy)
 }

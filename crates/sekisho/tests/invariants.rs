@@ -126,7 +126,7 @@ fn all_or_nothing(engine: &Engine, cases: u32) {
                 let mut expected = before;
                 for charge in &charges {
                     let at = subjects.iter().position(|s| *s == charge.subject).unwrap() * 12;
-                    let policy = NAMES.iter().position(|name| *name == charge.policy).unwrap();
+                    let policy = NAMES.iter().position(|name| **name == *charge.policy).unwrap();
                     let n = charge.cost.iter().next().unwrap().1;
                     let rules = if policy == 2 { 2 } else { 5 };
                     for rule in (0..rules).filter(|rule| reserve || (policy, *rule) != (2, 1)) {

@@ -258,7 +258,7 @@ impl ChargeBody {
             (Some(_), Some(_)) => return Err(Invalid::new("facts", "cannot stand beside `subject`; give one of them")),
             (None, None) => return Err(Invalid::new("subject", "is missing; give it, or `facts` to build it from")),
         };
-        Ok(Ask { policy: self.policy, who, cost: self.cost.unwrap_or_default().cost()? })
+        Ok(Ask { policy: self.policy.into(), who, cost: self.cost.unwrap_or_default().cost()? })
     }
 }
 

@@ -25,6 +25,7 @@ mod warnings;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub use sekisho::http::HeaderStyle;
@@ -107,7 +108,7 @@ pub struct Config {
 
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
-    pub policy: String,
+    pub policy: Arc<str>,
     /// What callers have to show, all of it.
     pub require: Vec<Credential>,
     /// That of `sessions` if there is none.
@@ -337,7 +338,7 @@ fn read_auth(
     let require = tokens::read_require(reader, &fields, tokens);
     let session_cookie = fields.peek("session_cookie").map(|node| sessions::read_name(reader, node, "session_cookie"));
     Some(AuthConfig {
-        policy: policy?.policy.name().to_owned(),
+        policy: policy?.policy.name().into(),
         require: require?,
         session_cookie: session_cookie.flatten(),
     })

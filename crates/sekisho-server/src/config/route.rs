@@ -1,5 +1,7 @@
 //! Routes of the gateway: what they match, what they charge, what they answer.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::http::{Method, StatusCode};
 use sekisho::key::Endpoint;
@@ -27,7 +29,7 @@ pub struct Route {
     pub methods: Vec<Method>,
     /// What limits call it.
     pub endpoint: String,
-    pub policy: String,
+    pub policy: Arc<str>,
     pub cost: Cost,
     /// What callers have to show, all of it.
     pub require: Vec<Credential>,
@@ -108,7 +110,7 @@ fn read(
         }
         None => path.endpoint(),
     };
-    let policy = config.policy.name().to_owned();
+    let policy = config.policy.name().into();
     Some(Route { host, path, methods, endpoint, policy, cost, require: require?, action: action? })
 }
 

@@ -272,7 +272,7 @@ impl Count {
             return Ok(decision);
         }
         let who = Who::Subject { subject: self.subject.as_str().to_owned(), endpoint: None };
-        let policy = self.rule.policy.name().to_owned();
+        let policy = self.rule.policy.name().into();
         gate.check(&[gate::Ask { policy, who, cost: Cost::requests(hits)? }]).await
     }
 

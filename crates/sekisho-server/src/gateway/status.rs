@@ -58,7 +58,7 @@ pub(super) async fn usage(app: &App, peer: Peer, headers: &HeaderMap) -> Result<
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
     let caller = caller::establish(app, &[], &name, "", headers).await?;
     let facts = facts::of(app, &name, facts::client(app, peer, headers), &caller, None, headers);
-    let ask = Ask { policy: name, who: Who::Facts(facts), cost: Cost::default() };
+    let ask = Ask { policy: name.into(), who: Who::Facts(facts), cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;
     let decision = app.gate.limits().explain(&charge.policy, charge.subject, charge.endpoint).await.map_err(decided)?;

@@ -11,7 +11,7 @@ use super::fallback::end_of_unbacked;
 use super::policy::{Cost, Policy, check_lease};
 use super::reservation::{Held, ReservationId, Tag};
 use super::rule::MAX_AMOUNT;
-use super::store::{Demand, End, EndHow, EndOutcome, LimitStore, Operation, Take, TakeKind, Taken, Target};
+use super::store::{Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, Take, TakeKind, Taken, Target};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Invalid};
 use crate::key::{Endpoint, Subject};
@@ -26,7 +26,7 @@ pub struct Limits {
 /// Policy, subject and amount.
 #[derive(Debug, Clone)]
 pub struct Charge {
-    pub policy: String,
+    pub policy: Arc<str>,
     pub subject: Subject,
     /// Needed where the policy's keys tell endpoints apart, ignored elsewhere.
     pub endpoint: Option<Endpoint>,
@@ -36,7 +36,7 @@ pub struct Charge {
 impl Charge {
     /// One request.
     pub fn new(policy: &str, subject: Subject) -> Self {
-        Self { policy: policy.to_owned(), subject, endpoint: None, cost: Cost::default() }
+        Self { policy: policy.into(), subject, endpoint: None, cost: Cost::default() }
     }
 
     #[must_use]
@@ -142,7 +142,7 @@ impl Limits {
         let nothing = self.policy(policy)?.rules().iter().try_fold(Cost::default(), |cost, rule| {
             if cost.named(rule.unit()).is_some() { Ok(cost) } else { cost.and(rule.unit(), 0) }
         })?;
-        self.peek(&[Charge { policy: policy.to_owned(), subject, endpoint, cost: nothing }]).await
+        self.peek(&[Charge { policy: policy.into(), subject, endpoint, cost: nothing }]).await
     }
 
     /// Whether the store answers.
@@ -203,7 +203,7 @@ impl Limits {
     }
 
     /// With the end of the lease, for a reservation.
-    async fn take(&self, demands: Vec<Demand>, kind: TakeKind) -> Result<(Option<Timestamp>, Decision), Error> {
+    async fn take(&self, demands: Demands, kind: TakeKind) -> Result<(Option<Timestamp>, Decision), Error> {
         let take = Take { demands, kind, entropy: rand::random() };
         let taken = self.store.take(&take).await?;
         let expires_at = taken.expires_at;
@@ -221,12 +221,12 @@ impl Limits {
         Ok(decision(std::iter::once(target), taken))
     }
 
-    fn demands(&self, charges: &[Charge]) -> Result<Vec<Demand>, Error> {
+    fn demands(&self, charges: &[Charge]) -> Result<Demands, Error> {
         if charges.is_empty() || charges.len() > Self::MAX_CHARGES {
             let reason = format!("must be 1 to {}; there are {}", Self::MAX_CHARGES, charges.len());
             return Err(Invalid::new("charges", reason).into());
         }
-        let mut demands: Vec<Demand> = Vec::with_capacity(charges.len());
+        let mut demands = Demands::new();
         for (i, charge) in charges.iter().enumerate() {
             let place = |invalid: Invalid| {
                 if charges.len() == 1 { invalid } else { invalid.within(format_args!("charges[{i}]")) }

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use smallvec::smallvec;
+
 use super::decision::{Degraded, Ending};
 use super::policy::{OnFailure, Policy};
 use super::store::{End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target};
@@ -71,7 +73,7 @@ impl Fallback {
             TakeKind::Reserve { lease, .. } => Some(Timestamp::from_micros(at.as_micros().saturating_add(lease))),
             TakeKind::Check | TakeKind::Peek => None,
         };
-        let outcomes = vec![Vec::new(); take.demands.len()];
+        let outcomes = smallvec![Vec::new(); take.demands.len()];
         Taken { allowed: true, at, expires_at, outcomes, degraded: Some(Degraded::Open) }
     }
 }
@@ -103,11 +105,11 @@ pub(super) fn end_of_unbacked(end: &End, answer: Result<EndOutcome, Error>) -> R
 
 impl LimitStore for Fallback {
     fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
-        Box::pin(self.take_or_fall_back(take))
+        StoreFuture::awaited(self.take_or_fall_back(take))
     }
 
     fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
-        Box::pin(async move { self.note(self.store.end(end).await) })
+        StoreFuture::awaited(async move { self.note(self.store.end(end).await) })
     }
 
     fn end_later(&self, end: End) {
@@ -115,15 +117,15 @@ impl LimitStore for Fallback {
     }
 
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
-        Box::pin(async move { self.note(self.store.operate(target, operation).await) })
+        StoreFuture::awaited(async move { self.note(self.store.operate(target, operation).await) })
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.note(self.store.ping().await) })
+        StoreFuture::awaited(async move { self.note(self.store.ping().await) })
     }
 
     fn reset_all(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.note(self.store.reset_all().await) })
+        StoreFuture::awaited(async move { self.note(self.store.reset_all().await) })
     }
 
     fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {
@@ -192,7 +194,7 @@ mod tests {
             ask: impl FnOnce(&'a crate::limits::MemoryStore) -> StoreFuture<'a, T>,
         ) -> StoreFuture<'a, T> {
             if self.is_away.load(Ordering::Relaxed) {
-                return Box::pin(async { Err(Error::Unavailable { reason: "away".into(), may_have_run: false }) });
+                return StoreFuture::known(Err(Error::Unavailable { reason: "away".into(), may_have_run: false }));
             }
             ask(&self.store)
         }

@@ -14,6 +14,9 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use smallvec::SmallVec;
 
 use super::decision::{Degraded, Ending, RuleOutcome};
 use super::policy::{Amounts, Policy};
@@ -22,7 +25,40 @@ use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::key::{Endpoint, Subject};
 
-pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+/// What a store answers: at once, or when it is known.
+pub enum StoreFuture<'a, T> {
+    Known(Option<Result<T, Error>>),
+    Awaited(Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>),
+}
+
+impl<'a, T> StoreFuture<'a, T> {
+    pub const fn known(answer: Result<T, Error>) -> Self {
+        Self::Known(Some(answer))
+    }
+
+    pub fn awaited(answer: impl Future<Output = Result<T, Error>> + Send + 'a) -> Self {
+        Self::Awaited(Box::pin(answer))
+    }
+}
+
+impl<T: Unpin> Future for StoreFuture<'_, T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self {
+            // Whoever has it does not ask again.
+            Self::Known(answer) => answer.take().map_or(Poll::Pending, Poll::Ready),
+            Self::Awaited(answer) => answer.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<T> fmt::Debug for StoreFuture<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_known = matches!(self, Self::Known(_));
+        f.debug_struct("StoreFuture").field("is_known", &is_known).finish_non_exhaustive()
+    }
+}
 
 /// Decides and remembers. Implemented by [`MemoryStore`](super::memory::MemoryStore) and
 /// [`RedisStore`](super::redis::RedisStore).
@@ -65,10 +101,14 @@ pub struct Demand {
     pub(crate) amounts: Amounts,
 }
 
+/// Nearly always one.
+pub type Demands = SmallVec<[Demand; 1]>;
+pub type Outcomes = SmallVec<[Vec<RuleOutcome>; 1]>;
+
 #[derive(Debug, Clone)]
 pub struct Take {
     /// No target stands in here twice.
-    pub demands: Vec<Demand>,
+    pub demands: Demands,
     pub(crate) kind: TakeKind,
     /// Drawn once per call, so that a rule with jitter decides the same on every store.
     pub(crate) entropy: u32,
@@ -93,7 +133,7 @@ pub struct Taken {
     pub at: Timestamp,
     /// When the lease runs out, for a reservation that was made, now or by an earlier call with the same tag.
     pub expires_at: Option<Timestamp>,
-    pub outcomes: Vec<Vec<RuleOutcome>>,
+    pub outcomes: Outcomes,
     /// Set by whoever answers instead of a store: the lists of outcomes are empty then.
     pub degraded: Option<Degraded>,
 }
@@ -124,7 +164,7 @@ pub(crate) enum EndHow {
 }
 
 /// `None` where the caller named no amount for the rule's unit.
-pub(crate) type SmallAmounts = smallvec::SmallVec<[Option<u64>; 4]>;
+pub(crate) type SmallAmounts = SmallVec<[Option<u64>; 4]>;
 
 /// How it ended, and what each rule of each target stays charged with.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use parking_lot::RwLock;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::policy::{Amounts, Mode, Policy};
 use super::record::{Record, Rooms};
 use super::reservation::Tag;
 use super::store::{
-    Demand, End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target,
+    Demand, End, EndHow, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
 };
 use super::{algorithms::Room, decision::Ending};
 use crate::clock::{Clock, Reader, Timestamp};
@@ -178,7 +178,7 @@ impl MemoryStore {
         // Of one charge nothing is stored when there is no room for it; of several the others must be as they were.
         let before = (records.len() > 1).then(|| records.clone());
         let mut expires_at = earlier;
-        let mut outcomes = Vec::with_capacity(records.len());
+        let mut outcomes = Outcomes::new();
         let none = (false, SmallVec::new());
         let (allowed, rooms) = decided.as_ref().unwrap_or(&none);
         for (i, ((demand, mut record), print)) in
@@ -267,7 +267,7 @@ impl MemoryStore {
         let mut record = shard.load(print, policy, now);
         record.operate(policy, now, operation);
         let free: Vec<Room> = vec![Room::Now; policy.rules().len()];
-        let outcomes = vec![record.outcomes(policy, now, &free)];
+        let outcomes = smallvec![record.outcomes(policy, now, &free)];
         shard.store(print, policy, record, now, self.inner.bound)?;
         Ok(Taken { allowed: true, at: Timestamp::from_micros(now), expires_at: None, outcomes, degraded: None })
     }
@@ -350,11 +350,11 @@ pub(crate) fn never_fits(demand_index: usize, demand: &Demand, rule: usize, most
 
 impl LimitStore for MemoryStore {
     fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
-        Box::pin(std::future::ready(self.take_now(take)))
+        StoreFuture::known(self.take_now(take))
     }
 
     fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
-        Box::pin(std::future::ready(self.end_now(end)))
+        StoreFuture::known(self.end_now(end))
     }
 
     fn end_later(&self, end: End) {
@@ -363,11 +363,11 @@ impl LimitStore for MemoryStore {
     }
 
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
-        Box::pin(std::future::ready(self.operate_now(target, operation)))
+        StoreFuture::known(self.operate_now(target, operation))
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(std::future::ready(Ok(())))
+        StoreFuture::known(Ok(()))
     }
 
     fn reset_all(&self) -> StoreFuture<'_, ()> {
@@ -376,7 +376,7 @@ impl LimitStore for MemoryStore {
             shard.denied.clear_all();
             *locked = Shard::default();
         }
-        Box::pin(std::future::ready(Ok(())))
+        StoreFuture::known(Ok(()))
     }
 
     fn accepts(&self, _policy: &Policy) -> Result<(), Invalid> {

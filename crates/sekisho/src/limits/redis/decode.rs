@@ -1,5 +1,7 @@
 //! What the scripts answer: plain bytes, laid out as scripts/main.lua says in its head.
 
+use smallvec::smallvec;
+
 use super::super::decision::{Ending, RuleOutcome};
 use super::super::policy::{Amounts, Policy};
 use super::super::rule::Algorithm;
@@ -120,7 +122,7 @@ fn read_compiled(bytes: &mut Bytes<'_>, policy: &Policy, when: When, is_reserve:
             rule.denied_until = Some(bytes.uint(7)?).filter(|room| *room > 0).map(Timestamp::from_micros);
         }
     }
-    Some(taken(allowed, at, expires, vec![rules]))
+    Some(taken(allowed, at, expires, smallvec![rules]))
 }
 
 fn outcome(bytes: &mut Bytes<'_>) -> Option<RuleOutcome> {

@@ -6,12 +6,13 @@
 //! nobody is admitted over. Only a death between two confirmations leaves one subject charged and another not: there is no
 //! place in two slots at which both could be decided.
 
+use smallvec::smallvec;
 use tokio::sync::oneshot;
 
 use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken, Target};
 use crate::limits::decision::RuleOutcome;
 use crate::limits::reservation::Tag;
-use crate::limits::store::{End, LimitStore as _};
+use crate::limits::store::{End, LimitStore as _, Outcomes};
 
 /// Long enough for every group to get in, short enough that a crash in between is soon forgotten.
 const PROVISIONAL_LEASE: u64 = 5_000_000;
@@ -143,12 +144,12 @@ struct Merged {
     allowed: bool,
     at: crate::clock::Timestamp,
     expires_at: Option<crate::clock::Timestamp>,
-    outcomes: Vec<Vec<RuleOutcome>>,
+    outcomes: Outcomes,
 }
 
 impl Merged {
     fn new(demands: usize) -> Self {
-        Self { allowed: true, at: Default::default(), expires_at: None, outcomes: vec![Vec::new(); demands] }
+        Self { allowed: true, at: Default::default(), expires_at: None, outcomes: smallvec![Vec::new(); demands] }
     }
 
     fn add(&mut self, members: &[usize], taken: Taken) {

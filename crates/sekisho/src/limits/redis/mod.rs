@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use super::decision::RuleOutcome;
+use smallvec::smallvec;
+
 use super::memory::never_fits;
 use super::policy::Policy;
 use super::store::{
-    Demand, End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target,
+    Demand, End, EndHow, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
 };
 use crate::clock::{Clock, Timestamp, WallClock};
 use crate::error::{Error, Invalid};
@@ -101,7 +102,7 @@ impl RedisStore {
         let rules: Vec<usize> = members.iter().map(|i| take.demands[*i].amounts.len()).collect();
         match self.run(&rules, |when| encode::take(when, take, members, stage)).await? {
             Reply::Taken { allowed, at, expires, rules: mut all } => {
-                let mut outcomes = Vec::with_capacity(rules.len());
+                let mut outcomes = Outcomes::with_capacity(rules.len());
                 for count in rules {
                     let rest = all.split_off(count);
                     outcomes.push(std::mem::replace(&mut all, rest));
@@ -220,11 +221,11 @@ impl RedisStore {
 
 impl LimitStore for RedisStore {
     fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
-        Box::pin(self.take_all(take))
+        StoreFuture::awaited(self.take_all(take))
     }
 
     fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
-        Box::pin(self.end_all(end))
+        StoreFuture::awaited(self.end_all(end))
     }
 
     fn end_later(&self, end: End) {
@@ -233,22 +234,26 @@ impl LimitStore for RedisStore {
     }
 
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
-        Box::pin(async move {
+        StoreFuture::awaited(async move {
             let rules = [target.policy.rules().len()];
             match self.run(&rules, |when| encode::operate(when, target, operation)).await? {
-                Reply::Taken { allowed, at, rules, .. } => Ok(taken(allowed, at, 0, vec![rules])),
+                Reply::Taken { allowed, at, rules, .. } => Ok(taken(allowed, at, 0, smallvec![rules])),
                 other => Err(unexpected(&other)),
             }
         })
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.redis.command_all(redis::cmd("PING")).await.map(drop).map_err(unavailable) })
+        StoreFuture::awaited(
+            async move { self.redis.command_all(redis::cmd("PING")).await.map(drop).map_err(unavailable) },
+        )
     }
 
     /// Empties the whole database.
     fn reset_all(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.redis.command_all(redis::cmd("FLUSHDB")).await.map(drop).map_err(unavailable) })
+        StoreFuture::awaited(async move {
+            self.redis.command_all(redis::cmd("FLUSHDB")).await.map(drop).map_err(unavailable)
+        })
     }
 
     fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {
@@ -282,7 +287,7 @@ impl Drop for Unclaimed<'_> {
     }
 }
 
-fn taken(allowed: bool, at: u64, expires: u64, outcomes: Vec<Vec<RuleOutcome>>) -> Taken {
+fn taken(allowed: bool, at: u64, expires: u64, outcomes: Outcomes) -> Taken {
     let expires_at = (expires > 0).then_some(Timestamp::from_micros(expires));
     Taken { allowed, at: Timestamp::from_micros(at), expires_at, outcomes, degraded: None }
 }
