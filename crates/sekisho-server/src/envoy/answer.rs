@@ -1,6 +1,6 @@
 //! From outcomes to the answer: a status for each descriptor, one word for all, headers and a body. Pure.
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::HeaderName;
 use sekisho::clock::Timestamp;
 use sekisho::http::{HeaderStyle, denied, fields};
 use sekisho::limits::{ChargeOutcome, Decision, Degraded, Mode};
@@ -30,22 +30,29 @@ pub(super) struct Counted {
 
 pub(super) fn response(outcomes: &[Outcome], style: HeaderStyle) -> RateLimitResponse {
     let is_over = is_over(outcomes);
-    let (mut headers, body) = match spoken_for(outcomes, is_over) {
-        Some(decision) if is_over => denial(&decision, style),
-        Some(decision) => {
-            let mut headers = HeaderMap::new();
-            fields::add(&mut headers, style, &decision);
-            (headers, Vec::new())
+    let mut headers = Vec::with_capacity(8);
+    let mut say = |name: &HeaderName, value: &str| {
+        headers.push(Header { key: name.as_str().to_owned(), value: value.to_owned() });
+    };
+    let body = match spoken_for(outcomes, is_over) {
+        Some(decision) if is_over => {
+            let (head, body) = denied(&decision, style).into_parts();
+            head.headers.iter().for_each(|(name, value)| value.to_str().into_iter().for_each(|value| say(name, value)));
+            body.into()
         }
-        None => (HeaderMap::new(), Vec::new()),
+        Some(decision) => {
+            fields::each(style, &decision, &mut say);
+            Vec::new()
+        }
+        None => Vec::new(),
     };
     if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Degraded)) {
-        headers.insert(fields::DEGRADED, HeaderValue::from_static(Degraded::Open.as_str()));
+        say(&fields::DEGRADED, Degraded::Open.as_str());
     }
     RateLimitResponse {
         overall_code: code(is_over),
         statuses: outcomes.iter().map(status).collect(),
-        response_headers_to_add: headers.iter().filter_map(header).collect(),
+        response_headers_to_add: headers,
         raw_body: body,
     }
 }
@@ -74,15 +81,6 @@ fn spoken_for(outcomes: &[Outcome], is_over: bool) -> Option<Decision> {
     let at = spoken_for.iter().map(|counted| counted.at).max()?;
     let charges = spoken_for.into_iter().map(|counted| counted.charge.clone()).collect();
     Some(Decision { allowed: !is_over, at, charges, degraded: None })
-}
-
-fn denial(decision: &Decision, style: HeaderStyle) -> (HeaderMap, Vec<u8>) {
-    let (head, body) = denied(decision, style).into_parts();
-    (head.headers, body.into())
-}
-
-fn header((name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)) -> Option<Header> {
-    Some(Header { key: name.as_str().to_owned(), value: value.to_str().ok()?.to_owned() })
 }
 
 fn status(outcome: &Outcome) -> DescriptorStatus {

@@ -32,11 +32,20 @@ const AT_ONCE: usize = 8;
 
 pub(super) async fn should_rate_limit(app: &App, request: &RateLimitRequest) -> Result<RateLimitResponse, Problem> {
     let asks = asks(app, request).map_err(|invalid| Problem::invalid(&invalid))?;
-    // Twins have to be counted one after the other: the later one must see what the earlier one took.
-    let at_once = if app.backend.kind == BackendKind::Memory || has_twins(&asks) { 1 } else { AT_ONCE };
-    let outcomes = stream::iter(asks).map(|ask| outcome(app, ask)).buffered(at_once);
-    let outcomes: Vec<Outcome> = outcomes.try_collect().await.map_err(|error| app.problem(&error))?;
+    let outcomes = outcomes(app, asks).await.map_err(|error| app.problem(&error))?;
     Ok(answer::response(&outcomes, app.config.headers))
+}
+
+async fn outcomes(app: &App, asks: Vec<Ask>) -> Result<Vec<Outcome>, Error> {
+    // Twins have to be counted one after the other: the later one must see what the earlier one took.
+    if app.backend.kind != BackendKind::Memory && asks.len() > 1 && !has_twins(&asks) {
+        return stream::iter(asks).map(|ask| outcome(app, ask)).buffered(AT_ONCE).try_collect().await;
+    }
+    let mut outcomes = Vec::with_capacity(asks.len());
+    for ask in asks {
+        outcomes.push(outcome(app, ask).await?);
+    }
+    Ok(outcomes)
 }
 
 /// What becomes of one descriptor.

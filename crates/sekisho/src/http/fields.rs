@@ -8,7 +8,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use smallvec::SmallVec;
 
 use super::retry_after_seconds;
-use crate::limits::{ChargeOutcome, Decision, Mode, Rule, RuleOutcome};
+use crate::limits::{ChargeOutcome, Decision, Degraded, Mode, Rule, RuleOutcome};
 
 /// Which rate-limit headers are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,61 +36,87 @@ pub const DEGRADED: HeaderName = HeaderName::from_static("x-sekisho-degraded");
 
 /// Adds what `style` asks for. A policy in shadow mode says nothing: a client must not slow down for it.
 pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
-    if let Some(degraded) = decision.degraded {
-        headers.insert(DEGRADED, HeaderValue::from_static(degraded.as_str()));
-    }
-    let Some((charge, index)) = decision.binding().filter(|(charge, _)| charge.policy.mode() == Mode::Enforce) else {
-        return;
-    };
-    let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
+    let Fields { degraded, policy, text, ends } = Fields::of(style, decision);
     // These, and what every answer has besides, at once.
     headers.reserve(8);
-    let mut values = Values { text: String::with_capacity(128), ends: SmallVec::new() };
-    if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
-        values.add(LIMIT, |value| push_number(value, "", outcome.limit));
-        values.add(REMAINING, |value| push_number(value, "", outcome.remaining));
-        values.add(RESET, |value| push_number(value, "", outcome.reset_at.as_secs_ceil()));
+    if let Some(degraded) = degraded {
+        headers.insert(DEGRADED, HeaderValue::from_static(degraded));
     }
-    if matches!(style, HeaderStyle::Draft | HeaderStyle::Both) {
-        if let Some(value) = policies(charge) {
-            headers.insert(POLICY, value);
+    if let Some(policy) = policy {
+        headers.insert(POLICY, policy);
+    }
+    let text = Bytes::from(text);
+    let mut start = 0;
+    for (name, end) in ends {
+        // What is written here is text that a header can hold.
+        if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
+            headers.insert(name, value);
         }
-        // On a denial `t` is the number of `Retry-After`: two different ones would leave clients guessing.
-        let seconds = match decision.retry_after() {
-            Some(wait) => retry_after_seconds(wait),
-            None => outcome.reset_at.since(decision.at).as_micros().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX),
-        };
-        values.add(CURRENT, |value| {
-            push_string(value, rule.name());
-            push_number(value, ";r=", outcome.remaining);
-            push_number(value, ";t=", seconds);
-        });
+        start = end;
     }
-    values.insert(headers);
 }
 
-/// Values that share one piece of memory: every answer has them.
-struct Values {
+/// The same, one by one, for a door that has no header map.
+pub fn each(style: HeaderStyle, decision: &Decision, mut say: impl FnMut(&HeaderName, &str)) {
+    let Fields { degraded, policy, text, ends } = Fields::of(style, decision);
+    if let Some(degraded) = degraded {
+        say(&DEGRADED, degraded);
+    }
+    if let Some(policy) = policy.as_ref().and_then(|policy| policy.to_str().ok()) {
+        say(&POLICY, policy);
+    }
+    let mut start = 0;
+    for (name, end) in &ends {
+        say(name, &text[start..*end]);
+        start = *end;
+    }
+}
+
+/// What is to be said. Values share one piece of memory: every answer has them.
+#[derive(Default)]
+struct Fields {
+    degraded: Option<&'static str>,
+    policy: Option<HeaderValue>,
     text: String,
     ends: SmallVec<[(HeaderName, usize); 4]>,
 }
 
-impl Values {
+impl Fields {
+    fn of(style: HeaderStyle, decision: &Decision) -> Self {
+        let mut fields = Self { degraded: decision.degraded.map(Degraded::as_str), ..Self::default() };
+        let is_enforced = |charge: &ChargeOutcome| charge.policy.mode() == Mode::Enforce;
+        let Some((charge, index)) = decision.binding().filter(|(charge, _)| is_enforced(charge)) else {
+            return fields;
+        };
+        let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
+        fields.text.reserve(128);
+        if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
+            fields.add(LIMIT, |value| push_number(value, "", outcome.limit));
+            fields.add(REMAINING, |value| push_number(value, "", outcome.remaining));
+            fields.add(RESET, |value| push_number(value, "", outcome.reset_at.as_secs_ceil()));
+        }
+        if matches!(style, HeaderStyle::Draft | HeaderStyle::Both) {
+            fields.policy = policies(charge);
+            // On a denial `t` is the number of `Retry-After`: two different ones would leave clients guessing.
+            let seconds = match decision.retry_after() {
+                Some(wait) => retry_after_seconds(wait),
+                None => {
+                    let left = outcome.reset_at.since(decision.at).as_micros().div_ceil(1_000_000);
+                    left.try_into().unwrap_or(u64::MAX)
+                }
+            };
+            fields.add(CURRENT, |value| {
+                push_string(value, rule.name());
+                push_number(value, ";r=", outcome.remaining);
+                push_number(value, ";t=", seconds);
+            });
+        }
+        fields
+    }
+
     fn add(&mut self, name: HeaderName, write: impl FnOnce(&mut String)) {
         write(&mut self.text);
         self.ends.push((name, self.text.len()));
-    }
-
-    fn insert(self, headers: &mut HeaderMap) {
-        let text = Bytes::from(self.text);
-        let mut start = 0;
-        for (name, end) in self.ends {
-            // What is written here is text that a header can hold.
-            if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
-                headers.insert(name, value);
-            }
-            start = end;
-        }
     }
 }
 
