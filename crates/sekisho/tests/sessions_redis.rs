@@ -152,6 +152,20 @@ async fn c11_all_but_one_end_also_where_no_index_knows_them() {
 }
 
 #[tokio::test]
+async fn c11_one_that_ended_for_another_is_not_brought_back_by_being_kept() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    for sid in ["a", "b"] {
+        setex(&server, sid, &seeds(60));
+    }
+    sessions.end_others(&id("a")).await.unwrap();
+    sessions.end_others(&id("b")).await.unwrap();
+    assert_eq!(sessions.get(&id("b")).await.unwrap(), None);
+    assert!(!exists(&server, "session:u:b"));
+    assert_eq!(sessions.get(&id("a")).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn a_get_costs_one_call() {
     let server = RedisServer::start();
     let sessions = sessions_on(&server).await;

@@ -67,24 +67,20 @@ impl Sessions {
         members.insert("created_at".into(), write_time(now).into());
         members.insert("expires_at".into(), write_time(now + ttl.min(self.terms.max_lifetime)).into());
         let document = Document::new(Value::Object(members).to_string())?;
-        self.store(&Save {
-            id: &id,
-            document: &document,
-            over: Over::Nothing { ttl },
-            idle: self.shorter(&document, ttl),
-        })
-        .await
+        let idle = self.shorter(&document, ttl);
+        self.store(&Save { id: &id, document: &document, over: Over::Nothing { ttl }, idle, since: None }).await
     }
 
     /// Stores exactly what is given, over whatever stands there, unless that has ended.
     pub async fn put(&self, id: &SessionId, document: &Document, ttl: Option<Duration>) -> Result<Put, Error> {
         let ttl = self.ttl(ttl)?;
-        self.store(&Save { id, document, over: Over::Anything { ttl }, idle: self.shorter(document, ttl) }).await
+        let idle = self.shorter(document, ttl);
+        self.store(&Save { id, document, over: Over::Anything { ttl }, idle, since: None }).await
     }
 
     /// Stores exactly what is given, if `expected` stands there. How long it lives does not change.
     pub async fn replace(&self, id: &SessionId, expected: &Document, document: &Document) -> Result<Put, Error> {
-        self.store(&Save { id, document, over: Over::This(expected), idle: None }).await
+        self.store(&Save { id, document, over: Over::This(expected), idle: None, since: None }).await
     }
 
     /// Changes a session from what it is, again if somebody else has changed it meanwhile: no writer's change is lost.
@@ -171,7 +167,9 @@ impl Sessions {
             self.store.keep_instead(id, &new.sid, &self.terms).await?;
             let ttl = old.ttl.unwrap_or(self.terms.max_lifetime);
             let idle = self.shorter(&document, old.idle);
-            let save = Save { id: &new, document: &document, over: Over::Nothing { ttl }, idle };
+            // No document says it for sure, and a new id must not be a new life.
+            let since = Some(old.since);
+            let save = Save { id: &new, document: &document, over: Over::Nothing { ttl }, idle, since };
             return match self.store.save(&save, &self.terms).await? {
                 Saved::Saved { ttl, .. } => Ok(Some(Session { id: new, document, ttl, ..old })),
                 Saved::Ended { .. } | Saved::Changed(_) => Ok(None),
@@ -189,12 +187,11 @@ impl Sessions {
         match self.store.save(save, &self.terms).await? {
             Saved::Ended { mark } => Ok(Put::Ended { mark }),
             Saved::Changed(_) => Ok(Put::Changed),
-            Saved::Saved { known, ttl } => {
+            Saved::Saved { known, ttl, since } => {
                 if self.terms.max_per_user.is_some_and(|most| known > most) {
                     self.end_oldest(save.id).await?;
                 }
                 let (id, document) = (save.id.clone(), save.document.clone());
-                let since = document.created_at().unwrap_or_else(|| self.clock.now());
                 let idle = self.terms.idle(&document, save.idle);
                 Ok(Put::Stored(Session { id, document, ttl, since, idle }))
             }

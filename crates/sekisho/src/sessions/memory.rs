@@ -9,7 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::document::Document;
 use super::id::{SessionId, Sid, UserId};
-use super::judge::{Facts, Verdict, believed, is_marked, judge};
+use super::judge::{Facts, Verdict, begun, believed, is_marked, judge};
 use super::store::{Over, Save, Saved, Session, SessionStore, StoreFuture, Terms};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Error;
@@ -38,7 +38,16 @@ struct User {
     ended: HashMap<Sid, Until<()>>,
     seen: HashMap<Sid, Until<Timestamp>>,
     mark: Option<Until<Timestamp>>,
-    only: Option<(Until<Timestamp>, Sid)>,
+    only: Option<Only>,
+}
+
+/// All have ended but one.
+#[derive(Debug)]
+struct Only {
+    mark: Until<Timestamp>,
+    kept: Sid,
+    /// What had ended the one that is kept, if it began until then: another was kept at that time.
+    before: Option<Timestamp>,
 }
 
 #[derive(Debug, Clone)]
@@ -119,13 +128,14 @@ impl User {
         self.ended.retain(|_, ended| ended.until > now);
         self.seen.retain(|_, seen| seen.until > now);
         self.mark = self.mark.filter(|mark| mark.until > now);
-        self.only = self.only.take().filter(|(mark, _)| mark.until > now);
+        self.only = self.only.take().filter(|only| only.mark.until > now);
         self.size() > 1 || !self.seen.is_empty() || self.mark.is_some() || self.only.is_some()
     }
 
     fn mark(&self, sid: &Sid, now: Timestamp, all: Option<Timestamp>) -> Option<Timestamp> {
         let own = self.mark.as_ref().and_then(|mark| mark.live(now)).copied();
-        let only = self.only.as_ref().filter(|(_, kept)| kept != sid).and_then(|(mark, _)| mark.live(now)).copied();
+        let only = self.only.as_ref().filter(|only| only.mark.until > now);
+        let only = only.and_then(|only| if only.kept == *sid { only.before } else { Some(only.mark.value) });
         own.max(only).max(all)
     }
 
@@ -184,7 +194,7 @@ impl User {
             (Over::This(_), there) => return Saved::Changed(there.map(|there| there.value.document.clone())),
         };
         let created = believed(save.document.created_at(), now);
-        let since = created.or(self.seen(sid, now));
+        let since = [begun(created, self.seen(sid, now), now), save.since].into_iter().flatten().min();
         if mark.is_some_and(|mark| since.is_none_or(|since| is_marked(since, mark))) {
             return Saved::Ended { mark };
         }
@@ -193,13 +203,13 @@ impl User {
         if until <= now {
             return Saved::Ended { mark };
         }
-        if created.is_none() {
+        if created != Some(since) {
             self.seen.insert(sid.clone(), Until { value: since, until: now + terms.max_lifetime * 2 });
         }
         let value = Kept { document: save.document.clone(), idle };
         self.sessions.insert(sid.clone(), Until { value, until });
         self.sessions.retain(|_, session| session.until > now);
-        Saved::Saved { known: self.sessions.len(), ttl: Some(until.since(now)) }
+        Saved::Saved { known: self.sessions.len(), ttl: Some(until.since(now)), since }
     }
 
     fn touch(
@@ -287,8 +297,10 @@ impl SessionStore for MemoryStore {
 
     fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp> {
         ready(self.write(&keep.user, |user, now, _| {
-            let old = user.only.as_ref().map(|(mark, _)| *mark);
-            user.only = Some((grown(old, now, now, terms.keep_marks), keep.sid.clone()));
+            let old = user.only.as_ref().filter(|only| only.mark.until > now);
+            let before = old.and_then(|old| if old.kept == keep.sid { old.before } else { Some(old.mark.value) });
+            let mark = grown(old.map(|old| old.mark), now, now, terms.keep_marks);
+            user.only = Some(Only { mark, kept: keep.sid.clone(), before });
             for sid in user.sessions.keys().filter(|sid| **sid != keep.sid).cloned().collect::<Vec<_>>() {
                 user.finish(&sid, now, terms);
             }
@@ -298,8 +310,8 @@ impl SessionStore for MemoryStore {
 
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {
         self.write(&old.user, |user, _, _| {
-            if let Some((_, kept)) = user.only.as_mut().filter(|(_, kept)| *kept == old.sid) {
-                *kept = new.clone();
+            if let Some(only) = user.only.as_mut().filter(|only| only.kept == old.sid) {
+                only.kept = new.clone();
             }
         });
         self.ping()

@@ -48,7 +48,8 @@ pub trait SessionStore: fmt::Debug + Send + Sync {
         terms: &'a Terms,
     ) -> StoreFuture<'a, Timestamp>;
 
-    /// Ends the user's sessions that began until now, but for this one, as `end_before` does.
+    /// Ends the user's sessions that began until now, but for this one, as `end_before` does. One that an earlier call of this
+    /// has ended stays so.
     fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp>;
 
     /// After a rotation: the session that `end_others` kept has another id now.
@@ -113,6 +114,8 @@ pub struct Save<'a> {
     /// How long it lives without being touched, where that is shorter than terms and document say. What replaces `This` has
     /// what that had.
     pub idle: Option<Duration>,
+    /// Where its lifetime counts from, if it lived under another id before.
+    pub since: Option<Timestamp>,
 }
 
 /// What may stand there before, and how long the new one lives.
@@ -128,8 +131,8 @@ pub enum Over<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Saved {
-    /// And so many of the user's sessions are known.
-    Saved { known: usize, ttl: Option<Duration> },
+    /// And so many of the user's sessions are known. Its lifetime counts from `since`.
+    Saved { known: usize, ttl: Option<Duration>, since: Timestamp },
     /// A session of this id has ended, or a mark or the absolute cap refuses it.
     Ended { mark: Option<Timestamp> },
     /// Something else stands there, or nothing.

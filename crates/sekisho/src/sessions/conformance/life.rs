@@ -175,6 +175,21 @@ pub(super) async fn a_session_that_does_not_say_counts_from_when_it_was_first_se
     assert!(!desk.is_alive("ahead").await);
 }
 
+pub(super) async fn a_time_that_comes_one_day_makes_no_session_younger(desk: &Desk<'_>) {
+    let start = desk.now();
+    let ahead = Document::new(format!(r#"{{"created_at":"{}"}}"#, write_time(start + HOUR * 2))).unwrap();
+    desk.put("s", &ahead).await;
+    for _ in 0..7 {
+        desk.pass(SECOND * 1_800);
+        let session = desk.sessions.touch(&desk.id("s"), None).await.unwrap().unwrap();
+        assert_eq!(session.since, start);
+        let Put::Stored(session) = desk.put("s", &ahead).await else { panic!("{}", desk.case) };
+        assert_eq!(session.since, start, "nor is it when it is stored again");
+    }
+    desk.pass(SECOND * 1_800);
+    assert!(!desk.is_alive("s").await);
+}
+
 pub(super) async fn c09_one_too_many_ends_the_oldest(desk: &Desk<'_>) {
     let capped = desk.sessions.with_terms(Terms { max_per_user: Some(3), ..TERMS });
     for sid in ["a", "b", "c"] {

@@ -95,20 +95,20 @@ impl RedisStore {
         })
     }
 
-    /// Also says where the lifetime of what was saved counts from. `mark` is what was read beforehand, on Cluster.
+    /// `mark` is what was read beforehand, on Cluster.
     pub(super) async fn save_with(
         &self,
         save: &Save<'_>,
         terms: &Terms,
         keys: Keys,
         mark: Option<Timestamp>,
-    ) -> Result<(Saved, Option<Timestamp>), Error> {
+    ) -> Result<Saved, Error> {
         let (over, ttl, expected) = match save.over {
             Over::Nothing { ttl } => ("n", Some(ttl), ""),
             Over::Anything { ttl } => ("a", Some(ttl), ""),
             Over::This(document) => ("t", None, document.as_str()),
         };
-        let args: [&[u8]; 9] = [
+        let args: [&[u8]; 10] = [
             save.id.sid.as_str().as_bytes(),
             save.document.as_str().as_bytes(),
             &ttl.map(number).unwrap_or_default(),
@@ -118,19 +118,21 @@ impl RedisStore {
             expected.as_bytes(),
             &mark.map(time).unwrap_or_default(),
             &save.idle.map(number).unwrap_or_default(),
+            &save.since.map(time).unwrap_or_default(),
         ];
         let mut reply = self.run("save", keys, &args).await?;
         match reply.next_text()?.as_deref() {
             Some("saved") => {
                 let known = usize::try_from(reply.next_int()?).unwrap_or(0);
                 let ttl = u64::try_from(reply.next_int()?).ok().map(Duration::from_millis);
-                Ok((Saved::Saved { known, ttl }, reply.next_time()))
+                let since = reply.next_time().ok_or_else(|| odd("no time"))?;
+                Ok(Saved::Saved { known, ttl, since })
             }
-            Some("ended") => Ok((Saved::Ended { mark: reply.next_time() }, None)),
+            Some("ended") => Ok(Saved::Ended { mark: reply.next_time() }),
             Some("changed") => {
                 let document = reply.next_text()?.map(Document::stored).transpose();
                 let document = document.map_err(|reason| Error::Corrupt { key: "session".to_owned(), reason })?;
-                Ok((Saved::Changed(document), None))
+                Ok(Saved::Changed(document))
             }
             _ => Err(odd("it names no outcome")),
         }

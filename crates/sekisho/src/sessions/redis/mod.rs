@@ -7,7 +7,8 @@
 //! seen:{session:<user>:<sid>}    when it was first seen, where it does not say when it was made
 //! idle:{session:<user>:<sid>}    how long it lives without being touched (ms), where it was stored for less than it says
 //! sidx:<user>                    sorted set: sid → expiry (ms)
-//! only:<user>                    "<ms> <sid>": all but this session, begun until then, have ended
+//! only:<user>                    "<ms> <sid> [<ms>]": all but this session, begun until then, have ended; and this one too, if
+//!                                it began until the second time, when another was kept
 //! nbf:user:<user>, nbf:all       marks (ms) that end sessions and tokens
 //! ```
 //!
@@ -195,7 +196,7 @@ impl SessionStore for RedisStore {
             if self.is_cluster() {
                 self.save_on_cluster(save, terms).await
             } else {
-                Ok(self.save_with(save, terms, Keys::all(save.id), None).await?.0)
+                self.save_with(save, terms, Keys::all(save.id), None).await
             }
         })
     }

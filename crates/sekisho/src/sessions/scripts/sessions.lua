@@ -16,12 +16,17 @@ local function whole(text) return text and tonumber(text) end
 
 local function max(a, b) return a and b and math.max(a, b) or a or b end
 
+local function min(a, b) return a and b and math.min(a, b) or a or b end
+
+-- All but one have ended: when, which one stays, and up to when that one had ended too because another was to stay.
+local function only_of(text) return string.match(text or '', '^(%d+) (%S+) ?(%d*)$') end
+
 -- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have.
 local function mark_of(sid, only, user, all)
   local mark = max(whole(user), whole(all))
   if only then
-    local at, kept = string.match(only, '^(%d+) (.*)$')
-    if kept ~= sid then mark = max(mark, whole(at)) end
+    local at, kept, before = only_of(only)
+    mark = max(mark, whole(kept == sid and before or at))
   end
   return mark
 end
@@ -54,9 +59,9 @@ function ops.get(k, a, keys, now)
   return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, v[4], now }
 end
 
--- session ended seen idle [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark idle
+-- session ended seen idle [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark idle since
 -- → 'saved' known ttl since · 'ended' mark · 'changed' value. `over`: n nothing, a anything, t this (its ttl stays).
--- `mark` is what the caller has read, on Cluster.
+-- `mark` is what the caller has read, on Cluster; `since` is when it began under another id.
 function ops.save(k, a, keys, now)
   local sid, json, ttl, created = ARGV[a], ARGV[a + 1], whole(ARGV[a + 2]), whole(ARGV[a + 3])
   local lifetime, over, expected, mark = whole(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], whole(ARGV[a + 7])
@@ -68,7 +73,7 @@ function ops.save(k, a, keys, now)
   if over == 't' and v[1] ~= expected then return { 'changed', v[1] } end
   if over == 'n' and call('EXISTS', session) == 1 then return { 'changed', v[1] } end
   if created and created > now + SKEW then created = nil end
-  local since = created or whole(v[3])
+  local since = min(min(created, whole(v[3])), whole(ARGV[a + 9]))
   if mark and (not since or math.floor(since / 1000) <= math.floor(mark / 1000)) then return { 'ended', mark } end
   local left = (since or now) + lifetime - now
   if left <= 0 then return { 'ended', mark or false } end
@@ -84,10 +89,11 @@ function ops.save(k, a, keys, now)
       call('UNLINK', idle)
     end
   end
-  if not created then call('SET', seen, string.format('%.0f', since or now), 'PX', string.format('%.0f', lifetime * 2)) end
+  since = since or now
+  if since ~= created then call('SET', seen, string.format('%.0f', since), 'PX', string.format('%.0f', lifetime * 2)) end
   local known = 0
   if on_one then known = index(sidx, sid, ttl < 0 and now + left or math.min(now + ttl, now + left), now) end
-  return { 'saved', known, ttl, since or now }
+  return { 'saved', known, ttl, since }
 end
 
 -- session ended [sidx] · sid ttl until → 1 and what it has left, or 0 where it is not there or has ended. `until` is the
@@ -159,7 +165,11 @@ function ops.mark(k, a, keys, now)
   local before = old and whole(string.match(old, '^%d+'))
   ttl = ttl + math.max(0, at - now)
   if kept ~= '' then
-    keep(KEYS[k], string.format('%.0f %s', max(before, at), kept), ttl)
+    -- One that has ended because another stayed must not live again because it stays now.
+    local _, was, had_ended = only_of(old)
+    if was ~= kept then had_ended = before and string.format('%.0f', before) or '' end
+    local value = string.format('%.0f %s', max(before, at), kept)
+    keep(KEYS[k], had_ended ~= '' and value .. ' ' .. had_ended or value, ttl)
   elseif not before or at > before then
     keep(KEYS[k], string.format('%.0f', at), ttl)
   end
@@ -183,9 +193,9 @@ end
 -- only · old new → 1 if the one that stays had the old id
 function ops.rename(k, a)
   local only = call('GET', KEYS[k])
-  local at, kept = string.match(only or '', '^(%d+) (.*)$')
+  local at, kept, before = only_of(only)
   if kept ~= ARGV[a] then return { 0 } end
-  call('SET', KEYS[k], at .. ' ' .. ARGV[a + 1], 'KEEPTTL')
+  call('SET', KEYS[k], at .. ' ' .. ARGV[a + 1] .. (before ~= '' and ' ' .. before or ''), 'KEEPTTL')
   return { 1 }
 end
 
