@@ -207,8 +207,9 @@ impl RedisStore {
         Ok(reply.rest.filter_map(|value| text(value).ok().flatten()).filter_map(|sid| Sid::new(&*sid).ok()).collect())
     }
 
-    pub(super) async fn read(&self, key: String) -> Result<Option<Arc<str>>, Error> {
-        self.run("read", Keys::one(key), &[]).await?.next_text()
+    /// What a mark holds; one that cannot be read has become one of now.
+    pub(super) async fn marked(&self, key: String, is_only: bool) -> Result<Option<Arc<str>>, Error> {
+        self.run("marked", Keys::one(key), &[if is_only { b"1" } else { b"" }]).await?.next_text()
     }
 
     /// Says when the mark is, and how many of the known sessions are left to be removed.

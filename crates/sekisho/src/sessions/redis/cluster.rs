@@ -8,6 +8,7 @@ use super::RedisStore;
 use super::calls::{Found, Keys, mark_key, only_key};
 use crate::clock::Timestamp;
 use crate::error::Error;
+use crate::revocation::read_mark;
 use crate::sessions::id::{SessionId, Sid};
 use crate::sessions::judge::is_marked;
 use crate::sessions::store::{Over, Save, Saved, Terms};
@@ -47,9 +48,9 @@ impl RedisStore {
 
     /// The latest mark that holds for a session.
     async fn marks(&self, id: &SessionId) -> Result<Option<Timestamp>, Error> {
+        let user = self.marked(mark_key(Some(&id.user)), false);
         let (only, user, all) =
-            try_join3(self.read(only_key(&id.user)), self.read(mark_key(Some(&id.user))), self.read(mark_key(None)))
-                .await?;
+            try_join3(self.marked(only_key(&id.user), true), user, self.marked(mark_key(None), false)).await?;
         Ok(latest(&id.sid, only.as_deref(), user.as_deref(), all.as_deref()))
     }
 }
@@ -61,7 +62,7 @@ fn latest(sid: &Sid, only: Option<&str>, user: Option<&str>, all: Option<&str>) 
         let (at, kept, before) = (words.next()?, words.next()?, words.next());
         if kept == sid.as_str() { before } else { Some(at) }
     });
-    [user, all, only].into_iter().flatten().filter_map(|at| at.parse().ok()).map(Timestamp::from_millis).max()
+    [user, all, only].into_iter().flatten().filter_map(|at| read_mark(at.as_bytes())).max()
 }
 
 #[cfg(test)]

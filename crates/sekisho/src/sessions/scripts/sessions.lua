@@ -21,9 +21,25 @@ local function min(a, b) return a and b and math.min(a, b) or a or b end
 -- All but one have ended: when, which one stays, and up to when that one had ended too because another was to stay.
 local function only_of(text) return string.match(text or '', '^(%d+) (%S+) ?(%d*)$') end
 
--- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have.
-local function mark_of(sid, only, user, all)
-  local mark = max(whole(user), whole(all))
+-- What somebody wrote there that is no mark is one all the same, of nobody knows when: it becomes one of now, for tokens too.
+-- A sid holds no colon, so that then none stays.
+local function readable(key, value, is_only, now)
+  if not value and call('EXISTS', key) == 0 then return false end
+  if value then
+    local digits = is_only and only_of(value) or not is_only and string.match(value, '^%s*(%d+)%s*$')
+    if digits and #digits <= 15 then return value end
+  end
+  value = string.format(is_only and '%.0f :' or '%.0f', now)
+  call('SET', key, value, 'KEEPTTL')
+  return value
+end
+
+-- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have. Their keys begin at k.
+local function mark_of(sid, k, only, user, all, now)
+  -- MGET does not tell what is not there from what is no string.
+  if call('EXISTS', KEYS[k], KEYS[k + 1], KEYS[k + 2]) == 0 then return nil end
+  only, user = readable(KEYS[k], only, true, now), readable(KEYS[k + 1], user, false, now)
+  local mark = max(whole(user), whole(readable(KEYS[k + 2], all, false, now)))
   if only then
     local at, kept, before = only_of(only)
     mark = max(mark, whole(kept == sid and before or at))
@@ -55,7 +71,7 @@ function ops.get(k, a, keys, now)
   local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
   local ttl = call('PTTL', KEYS[k])
   local known = on_one and v[1] and call('ZSCORE', KEYS[k + 7], ARGV[a])
-  local mark = on_one and mark_of(ARGV[a], v[5], v[6], v[7])
+  local mark = on_one and mark_of(ARGV[a], k + 4, v[5], v[6], v[7], now)
   return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, v[4], now }
 end
 
@@ -68,7 +84,7 @@ function ops.save(k, a, keys, now)
   local session, ended, seen, idle, sidx = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 7]
   local on_one = keys > 4
   local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
-  if on_one then mark = mark_of(sid, v[5], v[6], v[7]) end
+  if on_one then mark = mark_of(sid, k + 4, v[5], v[6], v[7], now) end
   if v[2] then return { 'ended', mark or false } end
   if over == 't' and v[1] ~= expected then return { 'changed', v[1] } end
   if over == 'n' and call('EXISTS', session) == 1 then return { 'changed', v[1] } end
@@ -130,9 +146,10 @@ function ops.see(k, a, _, now)
   return { call('GET', KEYS[k]) }
 end
 
--- one key → its value
-function ops.read(k)
-  return { call('GET', KEYS[k]) }
+-- a mark · 1 if it is `only` → its value
+function ops.marked(k, a, _, now)
+  local value = redis.pcall('GET', KEYS[k])
+  return { readable(KEYS[k], type(value) == 'string' and value, ARGV[a] == '1', now) }
 end
 
 -- sidx · sid left → known
@@ -161,8 +178,9 @@ end
 -- `prefix` and the sid, and no caller can know them beforehand.
 function ops.mark(k, a, keys, now)
   local at, ttl, kept = whole(ARGV[a]) or now, whole(ARGV[a + 1]), ARGV[a + 2]
-  local old = call('GET', KEYS[k])
-  local before = old and whole(string.match(old, '^%d+'))
+  local old = redis.pcall('GET', KEYS[k])
+  old = readable(KEYS[k], type(old) == 'string' and old, kept ~= '', now)
+  local before = old and whole(string.match(old, '%d+'))
   ttl = ttl + math.max(0, at - now)
   if kept ~= '' then
     -- One that has ended because another stayed must not live again because it stays now.
