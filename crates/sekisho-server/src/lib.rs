@@ -16,6 +16,7 @@ mod crowd;
 pub mod describe;
 mod doctor;
 pub mod envoy;
+mod eviction;
 mod facts;
 mod gateway;
 mod jwks;

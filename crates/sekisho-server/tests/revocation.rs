@@ -153,6 +153,42 @@ fn a_redis_that_may_evict_is_told_of() {
 }
 
 #[test]
+fn sessions_that_may_be_evicted_are_told_of_without_tokens_too() {
+    let redis = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+    let yaml = format!("sessions: {{ store: {{ url: \"{}\" }} }}", redis.url());
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());
+    until(|| ready(&server).1["sessions_may_be_evicted"] == true);
+    assert_eq!(ready(&server).0, 200, "told, and served");
+    assert_eq!(metric(&server, "sekisho_sessions_may_evict"), 1.0);
+    // It is asked again while it runs.
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).expect_success();
+    let begin = std::time::Instant::now();
+    while ready(&server).1["sessions_may_be_evicted"] == true {
+        assert!(begin.elapsed().as_secs() < 30, "nobody has asked again");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    assert_eq!(metric(&server, "sekisho_sessions_may_evict"), 0.0);
+}
+
+#[test]
+fn without_the_store_of_sessions_nobody_is_sent_here() {
+    let (limits, sessions) = (RedisServer::start(), RedisServer::start());
+    let yaml = format!(
+        "store: {{ url: \"{}\" }}\nsessions: {{ store: {{ url: \"{}\", timeout: 300ms }} }}",
+        limits.url(),
+        sessions.url()
+    );
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());
+    until(|| ready(&server).0 == 200);
+    assert_eq!(ready(&server).1["sessions_ok"], true);
+    sessions.freeze();
+    let (status, checks) = ready(&server);
+    assert_eq!((status, &checks["sessions_ok"], &checks["rate_limiter_ok"]), (503, &json!(false), &json!(true)));
+    sessions.thaw();
+    until(|| ready(&server).0 == 200);
+}
+
+#[test]
 fn revocations_can_have_a_redis_of_their_own() {
     let (limits, revoked) = (RedisServer::start(), RedisServer::start());
     let server = on(&limits, &format!("store: \"{}\"", revoked.url()));

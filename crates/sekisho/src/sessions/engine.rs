@@ -183,6 +183,11 @@ impl Sessions {
         self.store.ping().await
     }
 
+    /// Whether the store may throw away what it holds: a tombstone that is gone keeps nothing dead.
+    pub async fn may_evict(&self) -> Result<bool, Error> {
+        self.store.may_evict().await
+    }
+
     async fn store(&self, save: &Save<'_>) -> Result<Put, Error> {
         match self.store.save(save, &self.terms).await? {
             Saved::Ended { mark } => Ok(Put::Ended { mark }),

@@ -57,6 +57,9 @@ pub trait SessionStore: fmt::Debug + Send + Sync {
 
     /// Whether the store answers.
     fn ping(&self) -> StoreFuture<'_, ()>;
+
+    /// Whether it may throw things away to make room: then what has ended could come back.
+    fn may_evict(&self) -> StoreFuture<'_, bool>;
 }
 
 /// How long things live.

@@ -230,6 +230,19 @@ impl SessionStore for RedisStore {
         Box::pin(self.rename(old, new))
     }
 
+    fn may_evict(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async move {
+            let mut info = redis::cmd("INFO");
+            info.arg("memory");
+            let told = self.redis.command_all(info).await.map_err(calls::failed)?;
+            let evicts = |text: &str| {
+                let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"));
+                policy.is_some_and(|policy| policy.trim() != "noeviction")
+            };
+            Ok(told.into_iter().any(|info| redis::from_redis_value::<String>(info).is_ok_and(|text| evicts(&text))))
+        })
+    }
+
     fn ping(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.redis.command_all(redis::cmd("PING")).await.map(drop).map_err(calls::failed) })
     }
