@@ -343,6 +343,30 @@ fn listed(session: &Session) -> ListedSession {
 mod tests {
     use super::*;
 
+    /// Time that is near comes, also where the clock lags behind the timer; time that is far is not waited for.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_near_is_waited_for_by_the_clock() {
+        let start = Timestamp::from_millis(1_700_000_000_900);
+        let clock = sekisho::clock::ManualClock::at(start);
+        let next = Timestamp::from_secs(1_700_000_001);
+        let waiting = tokio::spawn({
+            let clock = clock.clone();
+            async move { reaches(&clock, next).await }
+        });
+        // The timer has fired many times, and the clock stands still.
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert!(!waiting.is_finished(), "the timer is not the clock");
+        clock.advance(Duration::from_millis(99));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!waiting.is_finished(), "a millisecond is missing");
+        clock.advance(Duration::from_millis(1));
+        assert!(waiting.await.unwrap());
+        assert!(reaches(&clock, next).await, "it has come");
+        let begun = tokio::time::Instant::now();
+        assert!(!reaches(&clock, next + Duration::from_millis(2_001)).await);
+        assert_eq!(begun.elapsed(), Duration::ZERO, "nobody waits for what is far");
+    }
+
     #[test]
     fn a_ttl_is_added_and_the_rest_stays_to_the_letter() {
         assert_eq!(with_ttl("{}", 5), r#"{"ttl_seconds":5}"#);
