@@ -52,8 +52,23 @@ fn line(config: &CookieConfig, value: &str, ttl: Option<Duration>) -> HeaderValu
 
 /// The session that a request carries under this name. None too where it carries two: nobody can say which is meant.
 pub(crate) fn session(headers: &HeaderMap, name: &str) -> Option<SessionId> {
-    let mut found = pairs(headers).filter(|pair| key(pair) == name.as_bytes());
+    let mut found = named(headers, name);
     let (pair, None) = (found.next()?, found.next()) else { return None };
+    read(pair)
+}
+
+/// All sessions that a request carries under this name, for a logout: whichever was meant, none stays. None if there are more
+/// than anybody means.
+pub(crate) fn all_sessions(headers: &HeaderMap, name: &str) -> Option<Vec<SessionId>> {
+    const MOST: usize = 4;
+    (named(headers, name).count() <= MOST).then(|| named(headers, name).filter_map(read).collect())
+}
+
+fn named<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pairs(headers).filter(move |pair| key(pair) == name.as_bytes())
+}
+
+fn read(pair: &[u8]) -> Option<SessionId> {
     let (user, sid) = std::str::from_utf8(pair).ok()?.split_once('=')?.1.split_once(':')?;
     let read = |text| -> Option<Cow<'_, str>> { percent_decode_str(text).decode_utf8().ok() };
     SessionId::new(read(user)?, read(sid)?).ok()

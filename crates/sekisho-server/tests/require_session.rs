@@ -210,6 +210,47 @@ fn c17_c18_a_browsers_logout_is_a_post_of_the_same_site() {
 }
 
 #[test]
+fn c10_a_logout_ends_every_session_that_it_carries() {
+    let server = TestServer::start(ROUTES);
+    let (first, second) = (login(&server, "u1"), login(&server, "u2"));
+    let alive = |cookie: &str| ask(&server, "GET", "/mine", &[("cookie", cookie)]).status == 200;
+    let both = format!("{first}; other=1; {second}; __Host-session=nonsense");
+    assert!(!alive(&both), "nobody can say which is meant");
+    let reply = ask(&server, "POST", "/logout", &[("cookie", &both)]);
+    assert!(reply.status == 200 && reply.header("set-cookie").contains("Max-Age=0"), "{reply:?}");
+    assert!(!alive(&first) && !alive(&second), "the browser has lost both, so neither may live on");
+    // More than anybody means: nothing ends, and no cookie is taken away.
+    let third = login(&server, "u3");
+    let many = [third.as_str(), "__Host-session=a:b", "__Host-session=a:c", "__Host-session=a:d", "__Host-session=a:e"];
+    let reply = ask(&server, "POST", "/logout", &[("cookie", &many.join("; "))]);
+    assert_eq!((reply.status, reply.header("set-cookie")), (400, ""));
+    assert!(alive(&third));
+}
+
+#[test]
+fn c06_ids_of_ten_kilobytes_are_refused() {
+    let server = TestServer::start(ROUTES);
+    let long = "x".repeat(10 << 10);
+    let json = [("content-type", "application/json")];
+    for (field, path) in [("user", format!("/v1/sessions/{long}/s")), ("sid", format!("/v1/sessions/u/{long}"))] {
+        for (method, body) in [("PUT", "{}"), ("GET", ""), ("DELETE", "")] {
+            let reply = server.send(method, &path, &json, body.to_owned());
+            assert_eq!(reply.status, 400, "{method} {field}");
+            assert!(reply.text.contains(field) && reply.text.len() < 1_000, "{method} {field}: {}", reply.text);
+        }
+        let touched = server.send("POST", &format!("{path}/touch"), &json, "{}".to_owned());
+        assert_eq!(touched.status, 400, "{field}");
+    }
+    assert_eq!(server.send("POST", &format!("/v1/sessions/{long}"), &json, "{}".to_owned()).status, 400);
+    assert_eq!(server.send("DELETE", &format!("/v1/sessions/u?except={long}"), &[], String::new()).status, 400);
+    assert_eq!(server.post("/v1/tokens/not-before", json!({ "user": long })).status, 400);
+    for cookie in [format!("__Host-session={long}:s"), format!("__Host-session=u:{long}")] {
+        assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 401);
+        assert_eq!(ask(&server, "POST", "/logout", &[("cookie", &cookie)]).status, 200, "there is nothing to end");
+    }
+}
+
+#[test]
 fn a_logout_that_takes_other_methods_is_not_configured() {
     let yaml = ROUTES.replace("path: /logout, methods: [POST]", "path: /logout");
     let error = Config::parse("test.yaml", &yaml).unwrap_err().to_string();
