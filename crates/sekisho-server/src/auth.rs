@@ -92,8 +92,8 @@ async fn decide(
         Err(_) => "/",
     };
     let cookie = auth.session_cookie.as_deref().unwrap_or(&app.config.sessions.cookie.name);
-    *caller = caller::establish(app, &auth.require, &auth.policy, cookie, headers).await?;
     let client = facts::client_told_by(app, peer, headers);
+    *caller = caller::establish(app, &auth.require, &auth.policy, cookie, client, headers).await?;
     let facts = facts::of(app, &auth.policy, client, caller, Some(endpoint), headers);
     let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];
     let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;

@@ -2,6 +2,8 @@
 //!
 //! What callers say of themselves does not count; what they can show does.
 
+use std::net::IpAddr;
+
 use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sekisho::identity::{Facts, SubjectPart, SubjectSpec};
 use sekisho::sessions::Session;
@@ -11,6 +13,7 @@ use crate::app::App;
 use crate::config::{CookieConfig, Credential};
 use crate::cookie;
 use crate::respond::Problem;
+use crate::security;
 
 /// Says to others who it is. Always there, so that a client's own header of that name never comes through.
 pub(crate) const USER: HeaderName = HeaderName::from_static("x-sekisho-user");
@@ -74,6 +77,7 @@ pub(crate) async fn establish(
     require: &[Credential],
     policy: &str,
     cookie: &str,
+    client: IpAddr,
     headers: &HeaderMap,
 ) -> Result<Caller, Problem> {
     if require.is_empty() && app.tokens.is_none() {
@@ -83,15 +87,16 @@ pub(crate) async fn establish(
     let counts_users = parts.iter().any(|part| matches!(part, SubjectPart::User | SubjectPart::Claim(_)));
     let mut caller = Caller::default();
     if require.contains(&Credential::Token) || require.is_empty() && counts_users {
-        let claims = token(app, headers).await?;
+        let claims = token(app, client, headers).await?;
         caller.user.clone_from(&claims.user);
         caller.claims = Some(Box::new(claims));
     }
     if require.contains(&Credential::Session) {
-        let (session, slid) = session(app, cookie, headers).await?;
+        let (session, slid) = session(app, cookie, client, headers).await?;
         let user = session.id.user.as_str().to_owned();
         // Two credentials of two people are nobody's; a token of nobody is not this one's either.
         if caller.claims.is_some() && caller.user.as_ref() != Some(&user) {
+            security::two_users(&user, client);
             return Err(Problem::no_valid_session(cookie));
         }
         caller.user = Some(user);
@@ -116,18 +121,23 @@ pub(crate) async fn establish(
 
 /// From the cookie alone, and whether it was let live on. What ends a session takes no cookie away here: a store that is away
 /// would log everybody out.
-async fn session(app: &App, cookie: &str, headers: &HeaderMap) -> Result<(Session, bool), Problem> {
+async fn session(app: &App, cookie: &str, client: IpAddr, headers: &HeaderMap) -> Result<(Session, bool), Problem> {
     let refused = || Problem::no_valid_session(cookie);
-    let id = cookie::session(headers, cookie).ok_or_else(refused)?;
+    let Some(id) = cookie::session(headers, cookie) else {
+        if cookie::is_there(headers, cookie) {
+            security::odd_cookie(client);
+        }
+        return Err(refused());
+    };
     let visited = app.sessions.visit(&id).await.map_err(|error| app.problem(&error))?;
     visited.ok_or_else(|| {
-        tracing::debug!("an unknown or ended session was shown");
+        security::unknown_session(&id, client);
         refused()
     })
 }
 
 /// From `Authorization` alone: what stands in a URL ends up in logs.
-async fn token(app: &App, headers: &HeaderMap) -> Result<Claims, Problem> {
+async fn token(app: &App, client: IpAddr, headers: &HeaderMap) -> Result<Claims, Problem> {
     let Some(verifier) = &app.tokens else { return Err(Problem::not_configured()) };
     let mut sent = headers.get_all(AUTHORIZATION).iter();
     let given = match (sent.next(), sent.next()) {
@@ -141,7 +151,7 @@ async fn token(app: &App, headers: &HeaderMap) -> Result<Claims, Problem> {
     verifier.verify(token, TokenKind::Access).await.map_err(|refusal| match refusal {
         Refusal::Unavailable(error) => app.problem(&error),
         refusal => {
-            tracing::debug!(%refusal, "a token was refused");
+            security::refused_token(token, &refusal, client);
             Problem::unauthenticated(true)
         }
     })

@@ -64,6 +64,11 @@ pub(crate) fn all_sessions(headers: &HeaderMap, name: &str) -> Option<Vec<Sessio
     (named(headers, name).count() <= MOST).then(|| named(headers, name).filter_map(read).collect())
 }
 
+/// Whether a request carries anything under this name.
+pub(crate) fn is_there(headers: &HeaderMap, name: &str) -> bool {
+    named(headers, name).next().is_some()
+}
+
 fn named<'a>(headers: &'a HeaderMap, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
     pairs(headers).filter(move |pair| key(pair) == name.as_bytes())
 }

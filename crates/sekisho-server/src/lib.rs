@@ -27,6 +27,7 @@ mod openapi;
 mod pace;
 mod quiet;
 mod respond;
+mod security;
 mod server;
 mod socket;
 mod start;

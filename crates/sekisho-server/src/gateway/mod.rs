@@ -9,6 +9,8 @@ mod status;
 mod upload;
 mod usage;
 
+use std::net::IpAddr;
+
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use axum::http::request::Parts;
@@ -134,9 +136,10 @@ fn is_named(host: &str, wanted: &str) -> bool {
 
 /// Finds out who it is, then answers; where that was a session that lives on, so does its cookie.
 async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
-    let mut caller =
-        caller::establish(app, &route.require, &route.policy, &app.config.sessions.cookie.name, &head.headers).await?;
-    let mut answer = answer(app, route, peer, head, body, &caller).await?;
+    let client = facts::client(app, peer, &head.headers);
+    let cookie = &app.config.sessions.cookie.name;
+    let mut caller = caller::establish(app, &route.require, &route.policy, cookie, client, &head.headers).await?;
+    let mut answer = answer(app, route, peer, client, head, body, &caller).await?;
     caller.renew_cookie(answer.headers_mut());
     Ok(answer)
 }
@@ -146,11 +149,11 @@ async fn answer(
     app: &App,
     route: &Route,
     peer: Peer,
+    client: IpAddr,
     head: Parts,
     body: Option<Body>,
     caller: &Caller,
 ) -> Result<Response, Problem> {
-    let client = facts::client(app, peer, &head.headers);
     let facts = facts::of(app, &route.policy, client, caller, Some(&route.endpoint), &head.headers);
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
     let decided = |error| app.problem(&error);

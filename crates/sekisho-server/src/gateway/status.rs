@@ -59,8 +59,9 @@ pub(super) async fn ready(app: &App) -> Response {
 /// The caller's own figures under `usage_policy`: the rule of a calendar day, and the one of a minute.
 pub(super) async fn usage(app: &App, peer: Peer, headers: &HeaderMap) -> Result<Response, Problem> {
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
-    let caller = caller::establish(app, &[], &name, "", headers).await?;
-    let facts = facts::of(app, &name, facts::client(app, peer, headers), &caller, None, headers);
+    let client = facts::client(app, peer, headers);
+    let caller = caller::establish(app, &[], &name, "", client, headers).await?;
+    let facts = facts::of(app, &name, client, &caller, None, headers);
     let ask = Ask { policy: name, who: Who::Facts(facts), cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;
