@@ -61,6 +61,7 @@ async fn ask(app: &App, peer: Peer, headers: &HeaderMap, method: &str, uri: &str
     };
     let mut answer = answer.unwrap_or_else(|problem| problem.into_response());
     answer.headers_mut().insert(USER, caller.header());
+    caller.renew_cookie(answer.headers_mut());
     answer
 }
 
@@ -91,8 +92,8 @@ async fn decide(
         Err(_) => "/",
     };
     let cookie = auth.session_cookie.as_deref().unwrap_or(&app.config.sessions.cookie.name);
-    *caller = caller::establish(app, &auth.require, &auth.policy, cookie, headers).await?;
     let client = facts::client_told_by(app, peer, headers);
+    *caller = caller::establish(app, &auth.require, &auth.policy, cookie, client, headers).await?;
     let facts = facts::of(app, &auth.policy, client, caller, Some(endpoint), headers);
     let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];
     let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;

@@ -2,7 +2,7 @@
 //!
 //! What callers say of themselves does not count; what they can show does.
 
-use std::time::Duration;
+use std::net::IpAddr;
 
 use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sekisho::identity::{Facts, SubjectPart, SubjectSpec};
@@ -10,9 +10,10 @@ use sekisho::sessions::Session;
 use sekisho::tokens::{Claims, Refusal, TokenKind};
 
 use crate::app::App;
-use crate::config::Credential;
+use crate::config::{CookieConfig, Credential};
 use crate::cookie;
 use crate::respond::Problem;
+use crate::security;
 
 /// Says to others who it is. Always there, so that a client's own header of that name never comes through.
 pub(crate) const USER: HeaderName = HeaderName::from_static("x-sekisho-user");
@@ -25,6 +26,8 @@ pub(crate) struct Caller {
     claims: Option<Box<Claims>>,
     /// The cookie that carried the session.
     cookie: Option<String>,
+    /// The same with a longer life, when the session was let live on.
+    renewed: Option<HeaderValue>,
 }
 
 impl Caller {
@@ -56,6 +59,13 @@ impl Caller {
         }
     }
 
+    /// Tells the browser that its session lives on.
+    pub(crate) fn renew_cookie(&mut self, headers: &mut HeaderMap) {
+        if let Some((name, renewed)) = self.cookie.as_ref().zip(self.renewed.take()) {
+            cookie::renew(headers, name, renewed);
+        }
+    }
+
     fn claim(&self, name: &str) -> Option<String> {
         self.claims.as_ref()?.text(name)
     }
@@ -67,6 +77,7 @@ pub(crate) async fn establish(
     require: &[Credential],
     policy: &str,
     cookie: &str,
+    client: IpAddr,
     headers: &HeaderMap,
 ) -> Result<Caller, Problem> {
     if require.is_empty() && app.tokens.is_none() {
@@ -76,18 +87,23 @@ pub(crate) async fn establish(
     let counts_users = parts.iter().any(|part| matches!(part, SubjectPart::User | SubjectPart::Claim(_)));
     let mut caller = Caller::default();
     if require.contains(&Credential::Token) || require.is_empty() && counts_users {
-        let claims = token(app, headers).await?;
+        let claims = token(app, client, headers).await?;
         caller.user.clone_from(&claims.user);
         caller.claims = Some(Box::new(claims));
     }
     if require.contains(&Credential::Session) {
-        let session = session(app, cookie, headers).await?;
+        let (session, slid) = session(app, cookie, client, headers).await?;
         let user = session.id.user.as_str().to_owned();
         // Two credentials of two people are nobody's; a token of nobody is not this one's either.
         if caller.claims.is_some() && caller.user.as_ref() != Some(&user) {
+            security::two_users(&user, client);
             return Err(Problem::no_valid_session(cookie));
         }
         caller.user = Some(user);
+        if slid {
+            let config = CookieConfig { name: cookie.to_owned(), ..app.config.sessions.cookie.clone() };
+            caller.renewed = Some(cookie::set(&config, &session.id, session.ttl));
+        }
         caller.cookie = Some(cookie.to_owned());
     }
     if caller.claims.is_some() {
@@ -103,26 +119,25 @@ pub(crate) async fn establish(
     Ok(caller)
 }
 
-/// From the cookie alone. What ends a session takes no cookie away here: a store that is away would log everybody out.
-async fn session(app: &App, cookie: &str, headers: &HeaderMap) -> Result<Session, Problem> {
+/// From the cookie alone, and whether it was let live on. What ends a session takes no cookie away here: a store that is away
+/// would log everybody out.
+async fn session(app: &App, cookie: &str, client: IpAddr, headers: &HeaderMap) -> Result<(Session, bool), Problem> {
     let refused = || Problem::no_valid_session(cookie);
-    let id = cookie::session(headers, cookie).ok_or_else(refused)?;
-    let session = app.sessions.get(&id).await.map_err(|error| app.problem(&error))?;
-    let Some(session) = session else {
-        tracing::debug!("an unknown or ended session was shown");
+    let Some(id) = cookie::session(headers, cookie) else {
+        if cookie::is_there(headers, cookie) {
+            security::odd_cookie(client);
+        }
         return Err(refused());
     };
-    // Once a tenth of its life has passed, not at every request: a touch is a write.
-    let ttl = app.sessions.terms().ttl;
-    if session.ttl.is_some_and(|left| left + (ttl / 10).max(Duration::from_secs(1)) <= ttl) {
-        let touched = app.sessions.touch(&id, None).await.map_err(|error| app.problem(&error))?;
-        return touched.ok_or_else(refused);
-    }
-    Ok(session)
+    let visited = app.sessions.visit(&id).await.map_err(|error| app.problem(&error))?;
+    visited.ok_or_else(|| {
+        security::unknown_session(&id, client);
+        refused()
+    })
 }
 
 /// From `Authorization` alone: what stands in a URL ends up in logs.
-async fn token(app: &App, headers: &HeaderMap) -> Result<Claims, Problem> {
+async fn token(app: &App, client: IpAddr, headers: &HeaderMap) -> Result<Claims, Problem> {
     let Some(verifier) = &app.tokens else { return Err(Problem::not_configured()) };
     let mut sent = headers.get_all(AUTHORIZATION).iter();
     let given = match (sent.next(), sent.next()) {
@@ -136,7 +151,7 @@ async fn token(app: &App, headers: &HeaderMap) -> Result<Claims, Problem> {
     verifier.verify(token, TokenKind::Access).await.map_err(|refusal| match refusal {
         Refusal::Unavailable(error) => app.problem(&error),
         refusal => {
-            tracing::debug!(%refusal, "a token was refused");
+            security::refused_token(token, &refusal, client);
             Problem::unauthenticated(true)
         }
     })

@@ -32,6 +32,8 @@ pub(crate) struct Metrics {
     handle: PrometheusHandle,
     /// False while the file that should be served could not be read, and the last good one is.
     config_ok: AtomicBool,
+    /// True while the Redis of sessions may throw them away.
+    sessions_may_be_evicted: AtomicBool,
     /// By door and route, made when they are first asked for.
     routes: RwLock<HashMap<(Door, String), Arc<RouteMeter>>>,
 }
@@ -57,7 +59,13 @@ impl Default for Metrics {
             .expect("there are buckets")
             .build_recorder();
         let handle = recorder.handle();
-        let metrics = Self { recorder, handle, config_ok: AtomicBool::new(true), routes: RwLock::default() };
+        let metrics = Self {
+            recorder,
+            handle,
+            config_ok: AtomicBool::new(true),
+            sessions_may_be_evicted: AtomicBool::new(false),
+            routes: RwLock::default(),
+        };
         metrics.collect(|| {
             describe_gauge!("sekisho_build_info", "The version that runs");
             describe_counter!("sekisho_http_requests_total", "Requests answered, by listener, route and status");
@@ -69,6 +77,8 @@ impl Default for Metrics {
             describe_gauge!("sekisho_config_last_reload_success_timestamp_seconds", "When that last succeeded");
             describe_counter!("sekisho_audit_failures_total", "Lines of the audit log that could not be written");
             counter!("sekisho_audit_failures_total").increment(0);
+            describe_gauge!("sekisho_sessions_may_evict", "1 if the store may throw sessions away to make room");
+            gauge!("sekisho_sessions_may_evict").set(0.0);
             describe_gauge!("sekisho_keys", "Keys in the store by category, as last counted");
             describe_gauge!("sekisho_keys_memory_bytes", "What they take, estimated from a sample");
             describe_gauge!("sekisho_store_memory_bytes", "What the store takes in all, as it says");
@@ -86,6 +96,15 @@ impl Metrics {
 
     pub(crate) fn is_config_ok(&self) -> bool {
         self.config_ok.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn may_evict_sessions(&self) -> bool {
+        self.sessions_may_be_evicted.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn sessions_may_be_evicted(&self, may_evict: bool) {
+        self.sessions_may_be_evicted.store(may_evict, Ordering::Relaxed);
+        self.collect(|| gauge!("sekisho_sessions_may_evict").set(f64::from(u8::from(may_evict))));
     }
 
     /// `at` in Unix seconds.

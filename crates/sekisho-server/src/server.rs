@@ -16,7 +16,7 @@ use crate::envoy::grpc::Grpc;
 use crate::live::{Handle, Live};
 use crate::quiet::quietly;
 use crate::start::{StartError, open_store};
-use crate::{census, metrics, tokens};
+use crate::{census, eviction, metrics, tokens};
 
 /// How long requests in flight get when the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -111,6 +111,7 @@ impl Server {
                 () = api => {}
                 () = upkeep(&self.live) => {}
                 () = census::keep(&self.live) => {}
+                () = eviction::watch(&self.live) => {}
                 () = grpc => {}
             }
         }

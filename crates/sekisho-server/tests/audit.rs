@@ -143,6 +143,62 @@ fn c35_sessions_end_under_a_hash_of_their_id() {
 }
 
 #[test]
+fn c35_tokens_are_revoked_under_a_hash_of_their_id() {
+    const SECRET: &str = "a secret that is long enough for HS256";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    let issuers = "[{ iss: a, aud: [api], algorithms: [HS256], secret_env: JWT_SECRET }]";
+    std::fs::write(&file, format!("{POLICIES}\naudit: {{ to: audit.jsonl }}\ntokens: {{ issuers: {issuers} }}"))
+        .unwrap();
+    let environment = Environment::from([("SEKISHO_API_TOKEN", TOKEN), ("JWT_SECRET", SECRET)]);
+    let server = TestServer::with(Config::read(&file).unwrap().with_environment(&environment).unwrap());
+    let bearer = format!("Bearer {TOKEN}");
+    let put = |path: &str, body: Value| {
+        let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
+        server.send("PUT", path, &headers, body.to_string())
+    };
+    let revoke = |over: Value| {
+        let mut claims =
+            json!({ "iss": "a", "aud": "api", "sub": "user-1", "jti": "jti-two", "exp": 1_759_105_000u64 });
+        claims.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
+        let token = sekisho_testkit::jwt::Signer::hmac("HS256", SECRET.as_bytes()).token(&claims);
+        let headers = [("content-type", "application/x-www-form-urlencoded"), ("authorization", bearer.as_str())];
+        (server.send("POST", "/oauth/revoke", &headers, format!("token={token}")).status, token)
+    };
+    put("/v1/tokens/access/jti-one", json!({ "ttl": 900 })).expect(200);
+    put("/v1/tokens/access/jti-bad", json!({})).expect(400);
+    let (status, plain) = revoke(json!({}));
+    let (_, refresh) = revoke(json!({ "type": "refresh", "jti": "jti-three" }));
+    assert_eq!(status, 200);
+    post(&server, "/v1/tokens/not-before", &json!({ "user": "user-1" })).expect(200);
+    post(&server, "/v1/tokens/not-before", &json!({ "time": 1_759_000_000u64 })).expect(200);
+
+    let lines = lines(folder.path());
+    let seen: Vec<_> =
+        lines.iter().map(|line| (line["act"].as_str().unwrap(), line["step"].as_str().unwrap())).collect();
+    let both = |act| [(act, "asked"), (act, "done")];
+    let revokes = [both("token_revoke"), both("token_revoke"), both("token_revoke")].concat();
+    assert_eq!(seen, [revokes, [both("not_before"), both("not_before")].concat()].concat());
+    // printf %s jti-one | sha256sum | cut -c-16
+    let hashes = ["sha256:ccb88cfd7a428351", "sha256:d9cc46352294d3ff", "sha256:8afb07f3177ce786"];
+    let told: Vec<_> = [0, 2, 4].iter().map(|line| (&lines[*line]["kind"], &lines[*line]["jti"])).collect();
+    assert_eq!(
+        told,
+        [
+            (&json!("access"), &json!(hashes[0])),
+            (&json!("either"), &json!(hashes[1])),
+            (&json!("refresh"), &json!(hashes[2]))
+        ]
+    );
+    assert_eq!((&lines[6]["user"], lines[8].get("user")), (&json!("user-1"), None));
+    assert_eq!(lines[8]["time"], 1_759_000_000_000u64);
+    let text = std::fs::read_to_string(folder.path().join("audit.jsonl")).unwrap();
+    for secret in ["jti-", &plain, &refresh, TOKEN, SECRET] {
+        assert!(!text.contains(secret), "{secret}: {text}");
+    }
+}
+
+#[test]
 fn who_fills_the_disk_does_not_stay_logged_in() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::with(config(folder.path(), "/dev/full"));

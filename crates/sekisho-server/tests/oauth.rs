@@ -171,7 +171,7 @@ fn c29_whatever_cannot_be_revoked_is_200_too() {
 }
 
 #[test]
-fn c29_the_hint_counts_where_the_token_does_not_say() {
+fn c29_a_wrong_hint_leaves_no_token_alive() {
     let server = start();
     let hinted = |path: &str, token: &str, hint: &str| {
         let reply = call(&server, path, &format!("token={token}&token_type_hint={hint}&unknown=1"));
@@ -179,15 +179,21 @@ fn c29_the_hint_counts_where_the_token_does_not_say() {
         reply.text
     };
     let plain = token(json!({}));
+    let passes = || server.gateway("GET", "/", &[("authorization", &format!("Bearer {plain}"))]).status;
+    assert_eq!(passes(), 200);
     hinted("/oauth/revoke", &plain, "refresh_token");
-    assert_eq!(introspect(&server, &plain)["active"], true, "it was revoked as a refresh token");
+    assert_eq!((introspect(&server, &plain)["active"].clone(), passes()), (json!(false), 401));
     assert_eq!(hinted("/oauth/introspect", &plain, "refresh_token"), "{\"active\":false}");
+    assert_eq!(hinted("/oauth/introspect", &plain, "access_token"), "{\"active\":false}");
+    // An access token says so: its id in the other list is another token's.
+    let access = token(json!({ "type": "access", "jti": "jti-2" }));
     // Whoever says what it is needs no hint, and a hint that nobody knows is none.
     let refresh = token(json!({ "type": "refresh", "jti": "jti-2" }));
     hinted("/oauth/revoke", &refresh, "access_token");
     assert_eq!(introspect(&server, &refresh)["active"], false);
-    hinted("/oauth/revoke", &plain, "pat");
-    assert_eq!(introspect(&server, &plain)["active"], false);
+    assert_eq!(introspect(&server, &access)["active"], true);
+    hinted("/oauth/revoke", &access, "pat");
+    assert_eq!(introspect(&server, &access)["active"], false);
 }
 
 #[test]

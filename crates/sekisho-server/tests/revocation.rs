@@ -4,7 +4,7 @@
 mod support;
 
 use sekisho_server::config::Config;
-use sekisho_testkit::RedisServer;
+use sekisho_testkit::{RedisServer, poll_until};
 use serde_json::{Value, json};
 use support::{Reply, TestServer, until};
 
@@ -150,6 +150,39 @@ fn a_redis_that_may_evict_is_told_of() {
     until(|| ready(&server).1["revocations_may_be_evicted"] == true);
     assert_eq!(ready(&server).0, 200, "told, and served");
     assert_eq!(metric(&server, "sekisho_revocation_may_evict"), 1.0);
+}
+
+#[test]
+fn sessions_that_may_be_evicted_are_told_of_without_tokens_too() {
+    let redis = RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]);
+    let yaml = format!("sessions: {{ store: {{ url: \"{}\" }} }}", redis.url());
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());
+    until(|| ready(&server).1["sessions_may_be_evicted"] == true);
+    assert_eq!(ready(&server).0, 200, "told, and served");
+    assert_eq!(metric(&server, "sekisho_sessions_may_evict"), 1.0);
+    // It is asked again while it runs.
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).expect_success();
+    let is_kept = || (ready(&server).1["sessions_may_be_evicted"] == false).then_some(());
+    assert!(poll_until(std::time::Duration::from_secs(30), is_kept).is_some(), "nobody has asked again");
+    assert_eq!(metric(&server, "sekisho_sessions_may_evict"), 0.0);
+}
+
+#[test]
+fn without_the_store_of_sessions_nobody_is_sent_here() {
+    let (limits, sessions) = (RedisServer::start(), RedisServer::start());
+    let yaml = format!(
+        "store: {{ url: \"{}\" }}\nsessions: {{ store: {{ url: \"{}\", timeout: 300ms }} }}",
+        limits.url(),
+        sessions.url()
+    );
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());
+    until(|| ready(&server).0 == 200);
+    assert_eq!(ready(&server).1["sessions_ok"], true);
+    sessions.freeze();
+    let (status, checks) = ready(&server);
+    assert_eq!((status, &checks["sessions_ok"], &checks["rate_limiter_ok"]), (503, &json!(false), &json!(true)));
+    sessions.thaw();
+    until(|| ready(&server).0 == 200);
 }
 
 #[test]

@@ -343,6 +343,60 @@ fn mistakes_are_shown_at_their_place() {
 }
 
 #[test]
+fn c24_the_namespace_is_part_of_the_user_in_sessions_too() {
+    let yaml = "tokens: { issuers: [\
+                  { iss: \"https://auth.example\", aud: [api], algorithms: [HS256], secret_env: JWT_SECRET, namespace: a },\
+                  { iss: b, aud: [api], algorithms: [HS256], secret_env: JWT_SECRET, namespace: b }] }\n\
+                policies: { all: { subject: ip, rules: [{ algorithm: fixed_window, limit: 100, window: 60s }] } }\n\
+                routes:\n  - { match: { path: /token }, policy: all, require: [token], respond: {} }\n  \
+                - { match: { path: /both }, policy: all, require: [session, token], respond: {} }";
+    let server = TestServer::with(config(yaml));
+    let api = [("authorization", "Bearer t0ken"), ("content-type", "application/json")];
+    let send = |method: &str, path: &str, body: &str| server.send(method, path, &api, body.to_owned());
+    let cookie = |user: &str| {
+        let created = send("POST", &format!("/v1/sessions/{user}"), "{}");
+        assert_eq!(created.status, 201, "{}", created.text);
+        created.header("set-cookie").split(';').next().unwrap().to_owned()
+    };
+    let (ours, theirs) = (token(json!({ "jti": "1" })), token(json!({ "iss": "b", "jti": "2" })));
+    let both = |cookie: &str, token: &str| {
+        let headers = [("cookie", cookie), ("authorization", &format!("Bearer {token}"))];
+        server.gateway("GET", "/both", &headers).status
+    };
+    let (full, bare) = (cookie("a%2Fuser-1"), cookie("user-1"));
+    assert_eq!((both(&full, &ours), both(&full, &theirs), both(&bare, &ours)), (200, 401, 401));
+    // Ending `user-1` is ending somebody else.
+    server.clock.advance(Duration::from_secs(2));
+    assert_eq!(send("DELETE", "/v1/sessions/user-1", "").status, 200);
+    assert_eq!((both(&full, &ours), ask(&server, "/token", &theirs).status), (200, 200));
+    assert_eq!(send("DELETE", "/v1/sessions/a%2Fuser-1", "").status, 200);
+    assert_eq!((ask(&server, "/token", &ours).status, ask(&server, "/token", &theirs).status), (401, 200));
+    assert_eq!(both(&full, &token(json!({ "jti": "3", "iat": NOW + 4 }))), 401, "the session has ended too");
+}
+
+#[test]
+fn a_route_may_want_a_session_and_a_token() {
+    let yaml = CONFIG.replace("UPSTREAM", "\"http://127.0.0.1:9\"")
+        + "  - { match: { path: /both }, policy: users, require: [session, token], respond: {} }\n";
+    let server = TestServer::with(config(&yaml));
+    let api = [("authorization", "Bearer t0ken"), ("content-type", "application/json")];
+    let login = |user: &str| {
+        let created = server.send("POST", &format!("/v1/sessions/{user}"), &api, "{}".to_owned());
+        created.header("set-cookie").split(';').next().unwrap().to_owned()
+    };
+    let (cookie, other) = (login("user-1"), login("user-2"));
+    let bearer = |token: &str| format!("Bearer {token}");
+    let (good, nobodys) = (bearer(&token(json!({}))), bearer(&token(json!({ "sub": null }))));
+    let ask = |headers: &[(&str, &str)]| server.gateway("GET", "/both", headers);
+    assert_eq!(ask(&[("cookie", &cookie)]).status, 401);
+    assert_eq!(ask(&[("authorization", &good)]).status, 401);
+    assert_eq!(ask(&[("cookie", &other), ("authorization", &good)]).status, 401, "of two people");
+    assert_eq!(ask(&[("cookie", &cookie), ("authorization", &nobodys)]).status, 401, "of nobody");
+    let both = || ask(&[("cookie", &cookie), ("authorization", &good)]).status;
+    assert_eq!([both(), both(), both()], [200, 200, 429], "and is counted by its user");
+}
+
+#[test]
 fn c26_a_secret_that_is_too_short_or_missing_is_not_served_with() {
     let yaml = "tokens: { issuers: [{ iss: a, algorithms: [HS512], secret_env: JWT_SECRET }] }";
     let with = |secret: &str| {

@@ -99,6 +99,29 @@ async fn c33_a_revocation_by_any_client_is_refused_by_every_instance_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c12_a_mark_that_cannot_be_read_is_one_of_now_for_tokens_too() {
+    let server = RedisServer::start();
+    let revocations = instance(&server.url()).await;
+    let is_ended = |at: Timestamp| {
+        let asked = Token { kind: TokenKind::Access, jti: None, user: Some("alice"), issued_at: Some(at) };
+        matches!(revocations.check(&asked), Ok(Verdict::Ended { .. }))
+    };
+    // Also over one that is known, and could be read.
+    revocations.end_before(Whom::User("alice"), Timestamp::from_secs(1_000), Duration::from_secs(600)).await.unwrap();
+    let before = now();
+    assert!(!is_ended(before));
+    for bad in ["soon", "1e9"] {
+        server.command(&["SETEX", "nbf:user:alice", "600", bad]).expect_success();
+        until("it has ended", || is_ended(before)).await;
+        let millis = || server.command(&["GET", "nbf:user:alice"]).text().parse::<u64>().ok();
+        until("it is a mark that others can read", || millis().is_some()).await;
+        assert!(millis().unwrap().abs_diff(now().as_millis_ceil()) < 60_000);
+        assert!(server.command(&["TTL", "nbf:user:alice"]).int() > 0);
+        assert!(!is_ended(now() + Duration::from_secs(5)), "who logs in again is welcome");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_check_asks_the_server_nothing() {
     let server = RedisServer::start();
     let revocations = instance(&server.url()).await;

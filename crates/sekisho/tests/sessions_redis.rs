@@ -12,7 +12,7 @@ use std::time::Duration;
 use sekisho::Error;
 use sekisho::clock::{Clock, WallClock};
 use sekisho::sessions::{Document, Put, RedisStore, SessionId, Sessions, Terms, UserId, write_time};
-use sekisho_testkit::{RedisServer, Reply, poll_until};
+use sekisho_testkit::{RedisCluster, RedisServer, Reply, poll_until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -138,6 +138,51 @@ async fn a_mark_of_another_writer_counts() {
 }
 
 #[tokio::test]
+async fn c12_a_mark_that_cannot_be_read_is_one_of_now() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    for (key, bad) in [("nbf:user:u", "true"), ("nbf:all", "1e99"), ("only:u", "words"), ("nbf:user:u", "hash")] {
+        setex(&server, "s", &seeds(60));
+        assert!(sessions.get(&id("s")).await.unwrap().is_some(), "{key}");
+        server.command(&["DEL", "nbf:user:u"]).expect_success();
+        match bad {
+            "hash" => server.command(&["HSET", key, "a", "b"]).expect_success(),
+            bad => server.command(&["SETEX", key, "1000", bad]).expect_success(),
+        };
+        assert_eq!(sessions.get(&id("s")).await.unwrap(), None, "{key} {bad}");
+        let put = sessions.put(&id("t"), &Document::new(seeds(60)).unwrap(), None).await.unwrap();
+        assert!(matches!(put, Put::Ended { .. }), "{key} {bad}: {put:?}");
+        // It has become a mark, and keeps the time it has: what begins later is not refused for good.
+        let mark = server.command(&["GET", key]).text();
+        let millis: u64 = mark.split(' ').next().unwrap().parse().unwrap();
+        assert!(SystemClock::start().now().as_millis_ceil().abs_diff(millis) < 60_000, "{mark}");
+        assert_eq!(server.command(&["TTL", key]).int() > 0, bad != "hash", "{key} {bad}");
+        server.command(&["DEL", key, "ended:{session:u:s}"]).expect_success();
+    }
+    // Whoever sets an earlier mark over one takes nothing back.
+    setex(&server, "s", &seeds(60));
+    server.command(&["SET", "nbf:user:u", "?"]).expect_success();
+    sessions.end_before(Some(&UserId::new("u").unwrap()), sekisho::clock::Timestamp::from_secs(1)).await.unwrap();
+    assert_eq!(sessions.get(&id("s")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn c12_a_mark_that_cannot_be_read_is_one_of_now_on_a_cluster_too() {
+    let cluster = RedisCluster::start(3);
+    let store = RedisStore::connect(&cluster.url(), Duration::from_secs(5), None).await.unwrap();
+    let sessions = Sessions::new(Arc::new(store), Arc::new(SystemClock::start()), Terms::default());
+    for (key, sid) in [("nbf:user:u", "a"), ("nbf:all", "b"), ("only:u", "c")] {
+        sessions.put(&id(sid), &Document::new(seeds(60)).unwrap(), None).await.unwrap();
+        assert!(sessions.get(&id(sid)).await.unwrap().is_some(), "{key}");
+        let node = cluster.node_for_slot(sekisho::store::redis::key_slot(key.as_bytes()));
+        node.command(&["SET", key, "soon"]).expect_success();
+        assert_eq!(sessions.get(&id(sid)).await.unwrap(), None, "{key}");
+        assert!(node.command(&["GET", key]).text().starts_with(|c: char| c.is_ascii_digit()), "{key}");
+        node.command(&["DEL", key]).expect_success();
+    }
+}
+
+#[tokio::test]
 async fn c11_all_but_one_end_also_where_no_index_knows_them() {
     let server = RedisServer::start();
     let sessions = sessions_on(&server).await;
@@ -149,6 +194,20 @@ async fn c11_all_but_one_end_also_where_no_index_knows_them() {
     assert_eq!(sessions.get(&id("a")).await.unwrap(), None);
     assert!(sessions.get(&id("b")).await.unwrap().is_some());
     assert_eq!(sessions.get(&id("c")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn c11_one_that_ended_for_another_is_not_brought_back_by_being_kept() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    for sid in ["a", "b"] {
+        setex(&server, sid, &seeds(60));
+    }
+    sessions.end_others(&id("a")).await.unwrap();
+    sessions.end_others(&id("b")).await.unwrap();
+    assert_eq!(sessions.get(&id("b")).await.unwrap(), None);
+    assert!(!exists(&server, "session:u:b"));
+    assert_eq!(sessions.get(&id("a")).await.unwrap(), None);
 }
 
 #[tokio::test]

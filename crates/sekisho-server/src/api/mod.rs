@@ -32,7 +32,7 @@ use crate::caller::bearer;
 use crate::facts::Peer;
 use crate::live::Live;
 use crate::respond::Problem;
-use crate::{auth, metrics};
+use crate::{auth, metrics, security};
 pub(crate) use body::AnyBody;
 pub(crate) use object::Object;
 pub(crate) use request::whole;
@@ -62,13 +62,13 @@ pub(crate) async fn serve(live: &Live, peer: Peer, mut request: Request) -> Resp
         return live.api().call(request).await.unwrap_or_else(|never| match never {});
     }
     let (app, start) = (live.app(), Instant::now());
-    let answer = check(&app, request).await.unwrap_or_else(|problem| problem.into_response());
+    let answer = check(&app, peer, request).await.unwrap_or_else(|problem| problem.into_response());
     app.metrics.answered(&app.meters.check, answer.status(), start);
     answer
 }
 
-async fn check(app: &Arc<App>, request: Request) -> Result<Response, Problem> {
-    refuse(app, &request)?;
+async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<Response, Problem> {
+    refuse(app, Some(peer), &request)?;
     // The store has a time-out of its own.
     let body = timeout(REQUEST_TIMEOUT, body::Body::from_request(request, &())).await;
     decide::check(State(Arc::clone(app)), body.unwrap_or_else(|_| Err(Problem::timed_out()))?).await
@@ -79,26 +79,30 @@ async fn in_time(request: Request, next: Next) -> Response {
 }
 
 async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    match refuse(&app, &request) {
+    match refuse(&app, request.extensions().get().copied(), &request) {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
 }
 
 /// Once a token is set every path wants it, also those that do not exist: what is served here is nobody else's business.
-fn refuse(app: &App, request: &Request) -> Result<(), Problem> {
+fn refuse(app: &App, peer: Option<Peer>, request: &Request) -> Result<(), Problem> {
     if let Some(token) = &app.config.api_token {
         let header = |name: &HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
         let path = request.uri().path();
-        let (is_shown, how) = if path.starts_with("/auth/") {
-            (header(&auth::TOKEN).is_some_and(|given| token.is(given)), "X-Sekisho-Token: …")
+        let (name, is_shown, door, how) = if path.starts_with("/auth/") {
+            let is_shown = header(&auth::TOKEN).is_some_and(|given| token.is(given));
+            (auth::TOKEN, is_shown, "auth", "X-Sekisho-Token: …")
         } else if path.starts_with("/oauth/") {
-            (oauth::shows(token, header(&AUTHORIZATION)), oauth::HOW)
+            (AUTHORIZATION, oauth::shows(token, header(&AUTHORIZATION)), "oauth", oauth::HOW)
         } else {
             let given = header(&AUTHORIZATION).and_then(bearer);
-            (given.is_some_and(|given| token.is(given)), "Authorization: Bearer …")
+            (AUTHORIZATION, given.is_some_and(|given| token.is(given)), "api", "Authorization: Bearer …")
         };
         if !is_shown {
+            if let (Some(_), Some(peer)) = (header(&name), peer) {
+                security::refused_operator(door, peer.ip());
+            }
             return Err(Problem::unauthorized(how));
         }
     }

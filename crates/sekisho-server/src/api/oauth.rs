@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::http::header::{CACHE_CONTROL, HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use data_encoding::BASE64;
+use futures_util::future::try_join_all;
 use schemars::JsonSchema;
 use sekisho::tokens::{Claims, Refusal, TokenKind};
 use serde::Serialize;
@@ -30,7 +31,7 @@ pub(super) struct TokenForm {
     /// The token.
     #[schemars(length(min = 1))]
     token: String,
-    /// `access_token` or `refresh_token`: counts where the token does not say which it is. Others are ignored.
+    /// `access_token` or `refresh_token`. A wrong one does no harm, and others are ignored.
     token_type_hint: Option<String>,
 }
 
@@ -81,10 +82,13 @@ pub(super) async fn revoke(State(app): State<Arc<App>>, operator: Operator, form
         match verifier.read(token, hint).await {
             Ok(claims) => {
                 let until = verifier.forgotten_at(&claims);
-                let (kind, jti) = (claims.kind, &claims.jti);
-                let act = Act::ending("token_revoke").about("kind", kind.as_str()).hashed("jti", jti.as_str());
-                let revoking = verifier.revocations().revoke(kind, jti, until);
-                let doing = async { revoking.await.map_err(|error| app.problem(&error)) };
+                let (lists, jti) = (claims.lists(), &claims.jti);
+                let kind = if let [kind] = lists { kind.as_str() } else { "either" };
+                let act = Act::ending("token_revoke").about("kind", kind).hashed("jti", jti.as_str());
+                let doing = async {
+                    let revoking = lists.iter().map(|kind| verifier.revocations().revoke(*kind, jti, until));
+                    try_join_all(revoking).await.map(drop).map_err(|error| app.problem(&error))
+                };
                 app.audit.of(&operator, act, doing).await?;
             }
             Err(Refusal::Unavailable(error)) => return Err(app.problem(&error)),

@@ -138,16 +138,19 @@ pub(super) async fn create(
 }
 
 /// Waits for a time that is near, and says whether it came. The clock may lag behind the timer on a busy machine, so that
-/// only the clock itself can tell.
+/// only the clock itself can tell; one that stands still is not waited for.
 async fn reaches(clock: &dyn Clock, at: Timestamp) -> bool {
     const NEAR: Duration = Duration::from_secs(2);
-    loop {
-        match at.since(clock.now()) {
-            Duration::ZERO => return true,
-            left if left > NEAR => return false,
-            left => tokio::time::sleep(left).await,
+    let comes = async {
+        loop {
+            match at.since(clock.now()) {
+                Duration::ZERO => return true,
+                left if left > NEAR => return false,
+                left => tokio::time::sleep(left).await,
+            }
         }
-    }
+    };
+    tokio::time::timeout(NEAR * 2, comes).await.unwrap_or(false)
 }
 
 pub(super) async fn put(
@@ -204,7 +207,9 @@ pub(super) async fn touch(
     let ttl = body.ttl.map(|ttl| seconds(ttl.0)).transpose()?;
     let session = app.sessions.touch(&id, ttl).await.map_err(|error| app.problem(&error))?;
     let session = session.ok_or_else(Problem::no_session)?;
-    Ok(Json(SessionView { ttl_seconds: ttl_seconds(&session) }).into_response())
+    let mut answer = Json(SessionView { ttl_seconds: ttl_seconds(&session) }).into_response();
+    answer.headers_mut().insert(SET_COOKIE, cookie::set(&app.config.sessions.cookie, &session.id, session.ttl));
+    Ok(answer)
 }
 
 pub(super) async fn rotate(State(app): State<Arc<App>>, OneSession(id): OneSession) -> Result<Response, Problem> {
@@ -340,6 +345,31 @@ fn listed(session: &Session) -> ListedSession {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Time that is near comes, also where the clock lags behind the timer; time that is far is not waited for.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_near_is_waited_for_by_the_clock() {
+        let start = Timestamp::from_millis(1_700_000_000_900);
+        let clock = sekisho::clock::ManualClock::at(start);
+        let next = Timestamp::from_secs(1_700_000_001);
+        let waiting = tokio::spawn({
+            let clock = clock.clone();
+            async move { reaches(&clock, next).await }
+        });
+        // The timer has fired many times, and the clock stands still.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!waiting.is_finished(), "the timer is not the clock");
+        clock.advance(Duration::from_millis(99));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!waiting.is_finished(), "a millisecond is missing");
+        clock.advance(Duration::from_millis(1));
+        assert!(waiting.await.unwrap());
+        assert!(reaches(&clock, next).await, "it has come");
+        let begun = tokio::time::Instant::now();
+        assert!(!reaches(&clock, next + Duration::from_millis(2_001)).await);
+        assert_eq!(begun.elapsed(), Duration::ZERO, "nobody waits for what is far");
+        assert!(!reaches(&clock, next + Duration::from_secs(1)).await, "nor for ever");
+    }
 
     #[test]
     fn a_ttl_is_added_and_the_rest_stays_to_the_letter() {

@@ -40,7 +40,7 @@ impl Act {
 }
 
 /// Enough to find the lines of one session or token again: `printf %s "$SID" | sha256sum | cut -c-16`.
-fn hashed(secret: &str) -> String {
+pub(crate) fn hashed(secret: &str) -> String {
     format!("sha256:{}", &HEXLOWER.encode(&Sha256::digest(secret.as_bytes()))[..16])
 }
 

@@ -16,7 +16,7 @@ use crate::config::AuditTo;
 use crate::metrics::Metrics;
 use crate::respond::Problem;
 use crate::start::StartError;
-pub(crate) use act::Act;
+pub(crate) use act::{Act, hashed};
 pub(crate) use operator::Operator;
 use sink::Sink;
 

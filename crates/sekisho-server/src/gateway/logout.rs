@@ -12,12 +12,17 @@ use crate::respond::Problem;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const CLEAR_SITE_DATA: HeaderName = HeaderName::from_static("clear-site-data");
 
-/// Ends the session that the request carries. Without one there is nothing to end, and that is the same to whoever asks.
+/// Ends the session that the request carries, or each of several: a cookie of the same name can come from another path or
+/// host, and whoever logs out means all of them. Without one there is nothing to end, and that is the same to whoever asks.
 pub(super) async fn end(app: &App, head: &Parts) -> Result<(), Problem> {
     if !is_own_page(&head.headers, head.uri.authority()) {
         return Err(Problem::forbidden("a page of another site may not log anybody out"));
     }
-    if let Some(id) = cookie::session(&head.headers, &app.config.sessions.cookie.name) {
+    let name = &app.config.sessions.cookie.name;
+    let Some(ids) = cookie::all_sessions(&head.headers, name) else {
+        return Err(Problem::bad_input("", format!("there are too many cookies of the name `{name}`")));
+    };
+    for id in ids {
         let ending = async {
             // What is not there leaves nothing behind: anybody could fill the store with ends of what never was.
             if app.sessions.get(&id).await?.is_some() { app.sessions.end(&id).await } else { Ok(false) }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
+use sekisho::Error;
 use sekisho::backend::BackendKind;
 use sekisho::gate::{Ask, Who};
 use sekisho::limits::{Cost, Period};
@@ -26,15 +27,13 @@ pub(super) async fn ready(app: &App) -> Response {
     };
     let has_secrets = app.config.routes.iter().all(|route| has_secret(&route.action));
     let backend = if app.backend.kind == BackendKind::Memory { "in_memory" } else { "redis" };
-    let answers = match app.gate.limits().ping().await {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::debug!(%error, "the store did not answer");
-            false
-        }
-    };
+    let answered =
+        |ping: Result<(), Error>| ping.inspect_err(|error| tracing::debug!(%error, "the store did not answer")).is_ok();
+    // They may be on two servers, and have two connections where they are not.
+    let (limits, sessions) = tokio::join!(app.gate.limits().ping(), app.sessions.ping());
+    let (answers, has_sessions) = (answered(limits), answered(sessions));
     let revocations = &app.backend.revocations;
-    let is_ready = has_secrets && answers && revocations.is_ready();
+    let is_ready = has_secrets && answers && has_sessions && revocations.is_ready();
     let mut body = json!({
         "status": if is_ready { "ok" } else { "unavailable" },
         "checks": {
@@ -44,6 +43,10 @@ pub(super) async fn ready(app: &App) -> Response {
             "config_ok": app.metrics.is_config_ok(),
         },
     });
+    if app.config.store.url.is_some() || app.config.sessions.store.is_some() {
+        body["checks"]["sessions_ok"] = has_sessions.into();
+        body["checks"]["sessions_may_be_evicted"] = app.metrics.may_evict_sessions().into();
+    }
     if app.tokens.is_some() {
         body["checks"]["revocations_ok"] = revocations.is_ready().into();
         // No reason to turn requests away, but for whoever looks: a restarted instance accepts what was evicted.
@@ -56,8 +59,9 @@ pub(super) async fn ready(app: &App) -> Response {
 /// The caller's own figures under `usage_policy`: the rule of a calendar day, and the one of a minute.
 pub(super) async fn usage(app: &App, peer: Peer, headers: &HeaderMap) -> Result<Response, Problem> {
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
-    let caller = caller::establish(app, &[], &name, "", headers).await?;
-    let facts = facts::of(app, &name, facts::client(app, peer, headers), &caller, None, headers);
+    let client = facts::client(app, peer, headers);
+    let caller = caller::establish(app, &[], &name, "", client, headers).await?;
+    let facts = facts::of(app, &name, client, &caller, None, headers);
     let ask = Ask { policy: name.into(), who: Who::Facts(facts), cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;

@@ -15,6 +15,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 pub use names::{Jti, TokenKind, Whom};
+#[cfg(feature = "redis")]
+pub(crate) use verdict::read_mark;
 pub use verdict::{Token, Verdict, is_ended_by};
 
 use crate::clock::{Clock, Reader, Timestamp};

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use super::names::{Jti, TokenKind, Whom};
 use super::replica::Replica;
+use super::verdict::read_mark;
 use crate::clock::{Reader, Stopwatch, Timestamp};
 use crate::error::Error;
 use crate::store::redis::tracking::{Follow, Followed, Left, Tracking};
@@ -142,15 +143,15 @@ impl Store {
 
     fn found_mark(&self, whom: Whom<'_>, until: Timestamp, value: Option<&[u8]>) {
         let now = self.now();
-        let millis = value.and_then(|value| std::str::from_utf8(value).ok()?.trim().parse::<u64>().ok());
-        match millis {
-            Some(millis) => self.replica.set_mark(whom, Timestamp::from_millis(millis), until, now),
-            // A mark that cannot be read is one all the same: what was issued until now ends.
-            None if !self.replica.has_mark(whom) => {
-                tracing::warn!(?whom, "a not-before mark is not a number of milliseconds; it counts as one of now");
-                self.replica.set_mark(whom, now, until, now);
-            }
-            None => {}
+        let at = value.and_then(read_mark);
+        self.replica.set_mark(whom, at.unwrap_or(now), until, now);
+        if at.is_none() {
+            // A mark that cannot be read is one all the same: what was issued until now ends. It is written so that all agree
+            // on when that was.
+            tracing::warn!(?whom, "a not-before mark is not a number of milliseconds; it becomes one of now");
+            let (redis, script) = (self.redis.clone(), Arc::clone(&self.script));
+            let job = job(&mark_key(whom), "mark", now.as_millis_ceil(), Duration::ZERO);
+            self.redis.later(async move { redis.run(&script, job).await.map(drop) });
         }
     }
 }

@@ -117,11 +117,6 @@ impl Replica {
         mark.until = mark.until.max(until);
     }
 
-    #[cfg(feature = "redis")]
-    pub(super) fn has_mark(&self, whom: Whom<'_>) -> bool {
-        self.marks.read().contains_key(&self.whom(whom).lanes())
-    }
-
     /// Entries, and the bytes of their tables.
     pub(super) fn size(&self) -> (usize, usize) {
         self.revoked.iter().fold((0, 0), |(entries, bytes), shard| {

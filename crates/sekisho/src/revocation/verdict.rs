@@ -49,6 +49,17 @@ pub fn is_ended_by(mark: Option<Timestamp>, issued_at: Option<Timestamp>) -> boo
     }
 }
 
+/// A mark as it stands in the store: Unix milliseconds in digits. None for what is none: whoever finds that takes it for a mark
+/// of now, because a mark that is not understood must not be a pardon.
+#[cfg(feature = "redis")]
+pub(crate) fn read_mark(value: &[u8]) -> Option<Timestamp> {
+    let digits = value.trim_ascii();
+    // More than fifteen are a year that no clock shows, and more than Lua counts exactly.
+    let is_number = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+    let text = is_number.then(|| std::str::from_utf8(digits).ok()).flatten()?;
+    text.parse().ok().map(Timestamp::from_millis)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -63,6 +74,16 @@ mod tests {
         assert!(!is_ended_by(mark, issued(6_000)));
         assert!(is_ended_by(mark, None), "nobody knows when");
         assert!(!is_ended_by(None, None) && !is_ended_by(None, issued(0)));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_mark_is_digits_and_nothing_else() {
+        assert_eq!(read_mark(b"1700000000123"), Some(Timestamp::from_millis(1_700_000_000_123)));
+        assert_eq!(read_mark(b" 5\n"), Some(Timestamp::from_millis(5)));
+        for none in ["", "true", "-5", "+5", "1e3", "0x10", "5.5", "5 6", "nan", "1234567890123456"] {
+            assert_eq!(read_mark(none.as_bytes()), None, "{none}");
+        }
     }
 
     #[test]

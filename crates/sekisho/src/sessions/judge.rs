@@ -14,7 +14,7 @@ pub(crate) struct Facts {
     pub(crate) now: Timestamp,
     /// What the session says of itself.
     pub(crate) created_at: Option<Timestamp>,
-    /// When it was first seen, where it does not say.
+    /// When it was first seen, where it does not say, or said a time that had not come.
     pub(crate) seen_at: Option<Timestamp>,
     pub(crate) has_ended: bool,
     /// The latest mark that holds for it.
@@ -38,7 +38,7 @@ pub(crate) fn judge(facts: &Facts) -> Verdict {
     if facts.has_ended {
         return Verdict::Ended;
     }
-    let since = believed(facts.created_at, facts.now).or(facts.seen_at);
+    let since = begun(facts.created_at, facts.seen_at, facts.now);
     // Of a session that says nothing and was never seen nobody knows that it came after the mark.
     if facts.mark.is_some_and(|mark| since.is_none_or(|since| is_marked(since, mark))) {
         return Verdict::Over;
@@ -52,6 +52,12 @@ pub(crate) fn judge(facts: &Facts) -> Verdict {
 
 pub(crate) fn believed(created_at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
     created_at.filter(|created| *created <= now + SKEW)
+}
+
+/// Where its lifetime counts from, the earlier of both: a time that had not come when it was first seen comes one day, and must
+/// not make it younger.
+pub(crate) fn begun(created_at: Option<Timestamp>, seen_at: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    [believed(created_at, now), seen_at].into_iter().flatten().min()
 }
 
 /// Whole seconds, because many clocks write no more: what began in the mark's own second may have come before it.
@@ -112,6 +118,11 @@ mod tests {
         let hours_ahead = Some(NOW + Duration::from_secs(9 * 3_600));
         assert_eq!(judge(&Facts { created_at: hours_ahead, ..facts() }), Verdict::New { since: NOW });
         assert_eq!(judge(&Facts { created_at: hours_ahead, mark: ago(1), ..facts() }), Verdict::Over);
+        // Once the clock has passed it, it is still as old as it was.
+        let seen = Facts { created_at: ago(10), seen_at: ago(3_500), ..facts() };
+        assert_eq!(judge(&seen), Verdict::Alive { since: ago(3_500).unwrap() });
+        assert_eq!(judge(&Facts { mark: ago(3_000), ..seen }), Verdict::Over);
+        assert_eq!(judge(&Facts { seen_at: ago(3_600), ..seen }), Verdict::Over);
         let a_little = NOW + SKEW;
         assert_eq!(judge(&Facts { created_at: Some(a_little), ..facts() }), Verdict::Alive { since: a_little });
     }

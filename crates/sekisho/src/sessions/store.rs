@@ -48,7 +48,8 @@ pub trait SessionStore: fmt::Debug + Send + Sync {
         terms: &'a Terms,
     ) -> StoreFuture<'a, Timestamp>;
 
-    /// Ends the user's sessions that began until now, but for this one, as `end_before` does.
+    /// Ends the user's sessions that began until now, but for this one, as `end_before` does. One that an earlier call of this
+    /// has ended stays so.
     fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp>;
 
     /// After a rotation: the session that `end_others` kept has another id now.
@@ -56,6 +57,9 @@ pub trait SessionStore: fmt::Debug + Send + Sync {
 
     /// Whether the store answers.
     fn ping(&self) -> StoreFuture<'_, ()>;
+
+    /// Whether it may throw things away to make room: then what has ended could come back.
+    fn may_evict(&self) -> StoreFuture<'_, bool>;
 }
 
 /// How long things live.
@@ -79,6 +83,13 @@ impl Default for Terms {
 }
 
 impl Terms {
+    /// How long a session lives without being touched: as long as it was stored for, where that is known, and as it says
+    /// itself, but not longer than these terms say.
+    pub(crate) fn idle(&self, document: &Document, stored_for: Option<Duration>) -> Duration {
+        let said = [document.lifetime(), stored_for].into_iter().flatten().min().unwrap_or(self.ttl);
+        said.min(self.ttl).max(Duration::from_secs(1))
+    }
+
     /// How long it is remembered that a session has ended: until the absolute cap would refuse it anyway.
     pub(crate) fn keep_ended(&self) -> Duration {
         self.max_lifetime.max(self.ttl) + super::judge::SKEW * 2
@@ -94,6 +105,8 @@ pub struct Session {
     pub ttl: Option<Duration>,
     /// Where its absolute lifetime counts from.
     pub since: Timestamp,
+    /// How long it lives without being touched: what a request of its user lets it live on for.
+    pub idle: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +114,11 @@ pub struct Save<'a> {
     pub id: &'a SessionId,
     pub document: &'a Document,
     pub over: Over<'a>,
+    /// How long it lives without being touched, where that is shorter than terms and document say. What replaces `This` has
+    /// what that had.
+    pub idle: Option<Duration>,
+    /// Where its lifetime counts from, if it lived under another id before.
+    pub since: Option<Timestamp>,
 }
 
 /// What may stand there before, and how long the new one lives.
@@ -116,8 +134,8 @@ pub enum Over<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Saved {
-    /// And so many of the user's sessions are known.
-    Saved { known: usize, ttl: Option<Duration> },
+    /// And so many of the user's sessions are known. Its lifetime counts from `since`.
+    Saved { known: usize, ttl: Option<Duration>, since: Timestamp },
     /// A session of this id has ended, or a mark or the absolute cap refuses it.
     Ended { mark: Option<Timestamp> },
     /// Something else stands there, or nothing.

@@ -19,6 +19,8 @@ pub struct Claims {
     /// Within the issuer's namespace as well.
     pub jti: Jti,
     pub kind: TokenKind,
+    /// Whether the token itself says its kind, in its header or a claim.
+    pub says_kind: bool,
     pub issued_at: Option<Timestamp>,
     pub expires_at: Timestamp,
     /// All claims as they stand in the token.
@@ -26,6 +28,15 @@ pub struct Claims {
 }
 
 impl Claims {
+    /// The lists in which a revocation of it may stand. A token that does not say its kind may have been revoked as either.
+    pub fn lists(&self) -> &'static [TokenKind] {
+        match self.kind {
+            _ if !self.says_kind => &TokenKind::ALL,
+            TokenKind::Access => &[TokenKind::Access],
+            TokenKind::Refresh => &[TokenKind::Refresh],
+        }
+    }
+
     /// A claim as text, for subjects: text itself, a number or a flag. Lists and objects are none.
     pub fn text(&self, name: &str) -> Option<String> {
         match self.raw.get(name)? {
@@ -64,7 +75,8 @@ pub(super) fn read(
     namespace: Option<&str>,
 ) -> Result<Claims, Refusal> {
     let issuer = raw.get("iss").and_then(Value::as_str).ok_or(Refusal::Claim("iss"))?.to_owned();
-    let kind = kind(&raw, typed, hint)?;
+    let said = kind(&raw, typed)?;
+    let kind = said.or(hint).unwrap_or(TokenKind::Access);
     let within = |text: &str| namespace.map_or_else(|| text.to_owned(), |namespace| format!("{namespace}/{text}"));
     let user = match raw.get("sub") {
         Some(Value::String(sub)) if is_user(sub) => Some(within(sub)),
@@ -76,7 +88,7 @@ pub(super) fn read(
     let jti = Jti::new(within(jti)).map_err(|_| Refusal::Claim("jti"))?;
     let expires_at = time(&raw, "exp")?.ok_or(Refusal::Claim("exp"))?;
     let issued_at = time(&raw, "iat")?;
-    Ok(Claims { issuer, user, jti, kind, issued_at, expires_at, raw })
+    Ok(Claims { issuer, user, jti, kind, says_kind: said.is_some(), issued_at, expires_at, raw })
 }
 
 /// Whether a token holds at `now`, for one of `audience`.
@@ -102,26 +114,35 @@ fn is_for(named: Option<&Value>, audience: &[String]) -> bool {
     }
 }
 
-/// By the header or a claim that names it; else as the caller says; else an access token.
-fn kind(raw: &Map<String, Value>, typed: Typed<'_>, hint: Option<TokenKind>) -> Result<TokenKind, Refusal> {
-    let says = |words: &[&str]| {
-        let said = ["token_type", "typ", "type"].iter().filter_map(|name| raw.get(*name).and_then(Value::as_str));
-        said.into_iter().any(|said| words.iter().any(|word| said.eq_ignore_ascii_case(word)))
-    };
-    if typed.is("rt+jwt") || says(&["refresh", "refresh_token"]) {
-        return Ok(TokenKind::Refresh);
+/// By the header or a claim that names it; none where neither does. A kind that is not known here is not taken for another
+/// (RFC 8725, 3.11 and 3.12): issuers sign links for lost passwords with the same key.
+fn kind(raw: &Map<String, Value>, typed: Typed<'_>) -> Result<Option<TokenKind>, Refusal> {
+    let said = ["token_type", "typ", "type"].iter().filter_map(|name| raw.get(*name));
+    let words: Option<Vec<&str>> = said.map(Value::as_str).collect();
+    let words = words.ok_or(Refusal::Kind)?;
+    let is = |word: &&str, known: &[&str]| known.iter().any(|known| word.eq_ignore_ascii_case(known));
+    if typed.is("rt+jwt") || words.iter().any(|word| is(word, &REFRESH)) {
+        return Ok(Some(TokenKind::Refresh));
     }
-    // Hashes of other tokens are what an ID token has (OpenID Connect Core, 3.1.3.6).
-    let is_id = says(&["id", "id_token", "logout", "logout_token"])
-        || !typed.is("at+jwt") && ["at_hash", "c_hash"].iter().any(|name| raw.contains_key(*name));
-    if is_id {
+    if words.iter().any(|word| is(word, &["id", "id_token", "logout", "logout_token"])) {
         return Err(Refusal::Kind);
     }
-    if typed.is("at+jwt") || says(&["access", "access_token", "bearer"]) {
-        return Ok(TokenKind::Access);
+    // The header is there to say it, so that a claim of the same name may say something else.
+    if typed.is("at+jwt") {
+        return Ok(Some(TokenKind::Access));
     }
-    Ok(hint.unwrap_or(TokenKind::Access))
+    // Hashes of other tokens are what an ID token has (OpenID Connect Core, 3.1.3.6).
+    let is_id = ["at_hash", "c_hash"].iter().any(|name| raw.contains_key(*name));
+    let is_unknown = words.iter().any(|word| !is(word, &ACCESS) && !is(word, &["jwt"]));
+    if is_id || is_unknown {
+        return Err(Refusal::Kind);
+    }
+    Ok(words.iter().any(|word| is(word, &ACCESS)).then_some(TokenKind::Access))
 }
+
+const ACCESS: [&str; 4] = ["access", "access_token", "bearer", "at+jwt"];
+/// `Offline` is what Keycloak calls a refresh token that outlives its session.
+const REFRESH: [&str; 4] = ["refresh", "refresh_token", "offline", "rt+jwt"];
 
 /// A NumericDate: seconds, with or without a fraction. None if there is none.
 fn time(raw: &Map<String, Value>, name: &'static str) -> Result<Option<Timestamp>, Refusal> {

@@ -93,18 +93,25 @@ impl Verifier {
         if claims.kind == kind { Ok(claims) } else { Err(Refusal::Kind) }
     }
 
-    /// The same for a token of either kind. `hint` counts where the token does not say which.
+    /// The same for a token of either kind. `hint` counts where the token does not say which; it is looked for in both lists
+    /// then, because whoever revoked it may have guessed otherwise (RFC 7009, 2.1; RFC 7662, 2.1).
     pub async fn inspect(&self, token: &str, hint: Option<TokenKind>) -> Result<Claims, Refusal> {
         let (issuer, claims) = self.authentic(token, hint).await?;
         claims::holds(&claims, &issuer.audience, self.clock.now(), self.leeway)?;
-        let asked = revocation::Token {
-            kind: claims.kind,
-            jti: Some(&claims.jti),
-            user: claims.user.as_deref(),
-            issued_at: claims.issued_at,
+        let asked = |kind: &TokenKind| {
+            let (jti, user) = (Some(&claims.jti), claims.user.as_deref());
+            self.revocations.check(&revocation::Token { kind: *kind, jti, user, issued_at: claims.issued_at })
         };
-        let verdict = self.revocations.check(&asked).map_err(Refusal::Unavailable)?;
-        if verdict.is_good() { Ok(claims) } else { Err(Refusal::Revoked) }
+        let mut unknown = None;
+        for verdict in claims.lists().iter().map(asked) {
+            match verdict {
+                Ok(verdict) if verdict.is_good() => {}
+                // Known in one list, it does not matter that the other could not be asked.
+                Ok(_) => return Err(Refusal::Revoked),
+                Err(error) => unknown = Some(error),
+            }
+        }
+        unknown.map_or(Ok(claims), |error| Err(Refusal::Unavailable(error)))
     }
 
     /// Whether its issuer has signed it, and no more: enough to revoke it, whether it still holds or not.

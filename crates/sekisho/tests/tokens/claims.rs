@@ -84,6 +84,55 @@ async fn c22_exp_and_jti_must_be_there_and_be_what_they_are() {
 }
 
 #[tokio::test]
+async fn c28_a_refresh_token_ends_absolutely_and_can_be_revoked() {
+    let (signer, desk) = start();
+    let refresh = |over: Value| {
+        let mut claims = good_but(&json!({ "type": "refresh", "exp": NOW + 604_800 }));
+        claims.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
+        claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        signer.token(&claims)
+    };
+    let verify = async |token: &str| desk.verifier.verify(token, TokenKind::Refresh).await;
+    for over in [json!({ "exp": null }), json!({ "exp": "never" }), json!({ "exp": 1e300 })] {
+        assert_eq!(verify(&refresh(over.clone())).await.unwrap_err(), Refusal::Claim("exp"), "{over}");
+    }
+    let (one, two) = (refresh(json!({ "jti": "one" })), refresh(json!({ "jti": "two" })));
+    let claims = verify(&one).await.unwrap();
+    let until = desk.verifier.forgotten_at(&claims);
+    desk.verifier.revocations().revoke(TokenKind::Refresh, &claims.jti, until).await.unwrap();
+    assert_eq!(verify(&one).await.unwrap_err(), Refusal::Revoked);
+    assert!(verify(&two).await.is_ok());
+    // However often it was used meanwhile.
+    desk.clock.advance(Duration::from_secs(604_800 + 60));
+    assert_eq!(verify(&two).await.unwrap_err(), Refusal::Expired);
+}
+
+#[tokio::test]
+async fn c29_a_token_that_does_not_say_its_kind_is_looked_for_in_both_lists() {
+    let (signer, desk) = start();
+    let revoke = async |kind, jti: &str| {
+        let jti = sekisho::revocation::Jti::new(jti).unwrap();
+        let until = Timestamp::from_secs(NOW + 960);
+        desk.verifier.revocations().revoke(kind, &jti, until).await.unwrap();
+    };
+    use TokenKind::{Access, Refresh};
+    let silent = |jti: &str| signer.token(&good_but(&json!({ "jti": jti })));
+    let says = |jti: &str, kind: &str| signer.token(&good_but(&json!({ "jti": jti, "type": kind })));
+    revoke(Refresh, "a").await;
+    revoke(Access, "b").await;
+    for jti in ["a", "b"] {
+        assert_eq!(desk.refusal(&silent(jti)).await, Refusal::Revoked, "{jti}");
+        for hint in [None, Some(Access), Some(Refresh)] {
+            let found = desk.verifier.inspect(&silent(jti), hint).await;
+            assert_eq!(found.unwrap_err(), Refusal::Revoked, "{jti} {hint:?}");
+        }
+    }
+    // Who says it is in one list alone.
+    assert!(desk.verify(&says("a", "access")).await.is_ok());
+    assert!(desk.verifier.verify(&says("b", "refresh"), Refresh).await.is_ok());
+}
+
+#[tokio::test]
 async fn users_are_names_that_can_stand_in_a_header() {
     let (signer, desk) = start();
     for sub in [json!(""), json!(" admin"), json!("admin "), json!("a\r\nb"), json!(7), json!("u".repeat(257))] {
@@ -137,7 +186,23 @@ async fn c23_kinds_exclude_each_other() {
         }
         assert_eq!(kind_of(plain(), json!({ name: "Bearer" }), Some(Refresh)).await, Ok(Access), "{name}");
         assert_eq!(kind_of(plain(), json!({ name: "ID" }), None).await, Err(Refusal::Kind), "{name}");
+        // Keycloak's refresh token that outlives its session.
+        assert_eq!(kind_of(plain(), json!({ name: "Offline" }), None).await, Ok(Refresh), "{name}");
+        // What is not known is not taken for what is.
+        for other in [json!("password_reset"), json!("DPoP"), json!(""), json!(7), json!(["access"]), json!(true)] {
+            for hint in [None, Some(Access), Some(Refresh)] {
+                let kind = kind_of(plain(), json!({ name: other }), hint).await;
+                assert_eq!(kind, Err(Refusal::Kind), "{name} {other}");
+            }
+        }
+        // A header that says it leaves the claim to its issuer, but not a contradiction.
+        let typed = || json!({ "typ": "at+jwt" });
+        assert_eq!(kind_of(typed(), json!({ name: "employee" }), None).await, Ok(Access), "{name}");
+        assert_eq!(kind_of(typed(), json!({ name: "refresh" }), None).await, Ok(Refresh), "{name}");
+        assert_eq!(kind_of(typed(), json!({ name: "id_token" }), None).await, Err(Refusal::Kind), "{name}");
     }
+    assert_eq!(kind_of(plain(), json!({ "typ": "JWT" }), Some(Refresh)).await, Ok(Refresh), "that says nothing");
+    assert_eq!(kind_of(plain(), json!({ "token_type": "bearer", "type": "reset" }), None).await, Err(Refusal::Kind));
     assert_eq!(kind_of(plain(), json!({ "at_hash": "x" }), None).await, Err(Refusal::Kind));
     // Where the token does not say, whoever asks does.
     assert_eq!(kind_of(plain(), plain(), Some(Refresh)).await, Ok(Refresh));
@@ -168,7 +233,7 @@ async fn c24_users_and_ids_of_two_issuers_are_told_apart() {
 #[tokio::test]
 async fn what_was_revoked_is_refused_for_as_long_as_it_could_pass() {
     let (signer, desk) = start();
-    let token = signer.token(&good());
+    let token = signer.token(&good_but(&json!({ "type": "access" })));
     let claims = desk.verify(&token).await.unwrap();
     let revocations = desk.verifier.revocations();
     revocations.revoke(TokenKind::Refresh, &claims.jti, Timestamp::from_secs(NOW + 2_000)).await.unwrap();

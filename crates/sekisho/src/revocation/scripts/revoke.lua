@@ -25,9 +25,13 @@ for i, key in ipairs(KEYS) do
     write(key, 'true', keep)
     out[i] = 1
   else
-    -- What is no string, or no number, is no mark and gives way.
-    local held = redis.pcall('GET', key)
-    local mark = math.max(type(held) == 'string' and tonumber(held) or 0, tonumber(value))
+    -- What is no number is a mark of nobody knows when: it has ended all until now.
+    local held, mark = redis.pcall('GET', key), tonumber(value)
+    if held then
+      local digits = type(held) == 'string' and string.match(held, '^%s*(%d+)%s*$')
+      local time = redis.call('TIME')
+      mark = math.max(mark, digits and #digits <= 15 and tonumber(digits) or time[1] * 1000 + math.floor(time[2] / 1000))
+    end
     local text = string.format('%.0f', mark)
     write(key, text, keep)
     out[i] = text

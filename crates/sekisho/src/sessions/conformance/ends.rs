@@ -35,6 +35,15 @@ pub(super) async fn c10_a_tombstone_outlives_every_life_it_could_have(desk: &Des
     assert!(is_refused(desk, "s", &document).await, "by now the cap refuses it");
 }
 
+/// The bound: whoever writes it later than this begins a session that nobody can tell from a new one.
+pub(super) async fn c10_without_a_time_it_is_dead_while_there_is_a_tombstone(desk: &Desk<'_>) {
+    let silent = Document::new("{}").unwrap();
+    desk.put("s", &silent).await;
+    desk.sessions.end(&desk.id("s")).await.unwrap();
+    desk.pass(TERMS.max_lifetime + SECOND * 110);
+    assert!(is_refused(desk, "s", &silent).await);
+}
+
 pub(super) async fn c11_all_sessions_of_a_user_end_at_once(desk: &Desk<'_>) {
     let mut documents = Vec::new();
     for sid in ["a", "b", "c"] {
@@ -99,6 +108,28 @@ pub(super) async fn c11_all_but_one_end(desk: &Desk<'_>) {
     desk.pass(SECOND * 5);
     assert_eq!(desk.known().await, ["d"]);
     assert!(is_refused(desk, "b", &documents[1]).await);
+}
+
+pub(super) async fn c11_what_ended_for_another_is_not_kept_later(desk: &Desk<'_>) {
+    // A session that no index knows, and one that begins after the first call.
+    let unknown = desk.fresh("unknown");
+    desk.login("a").await;
+    desk.pass(SECOND * 5);
+    desk.sessions.end_others(&desk.id("a")).await.unwrap();
+    desk.pass(SECOND * 5);
+    assert!(is_refused(desk, "b", &unknown).await);
+    let later = desk.login("c").await;
+    desk.sessions.end_others(&desk.id("b")).await.unwrap();
+    assert!(is_refused(desk, "b", &unknown).await, "it had ended before it was to stay");
+    desk.sessions.end_others(&desk.id("b")).await.unwrap();
+    assert!(is_refused(desk, "b", &unknown).await);
+    assert!(is_refused(desk, "c", &later).await);
+    // Its id is as good as any for one that begins now.
+    desk.pass(SECOND);
+    desk.login("b").await;
+    desk.pass(SECOND * 5);
+    desk.sessions.end_others(&desk.id("b")).await.unwrap();
+    assert_eq!(desk.known().await, ["b"]);
 }
 
 pub(super) async fn the_one_that_stays_may_be_rotated(desk: &Desk<'_>) {

@@ -71,6 +71,25 @@ pub(super) async fn c03_rotation_gives_a_new_id_and_kills_the_old(desk: &Desk<'_
     assert_eq!(desk.known().await, [newer.id.sid.as_str()]);
 }
 
+pub(super) async fn c08_a_rotation_begins_no_new_life(desk: &Desk<'_>) {
+    for (sid, ahead) in [("silent", None), ("ahead", Some(HOUR))] {
+        let start = desk.now();
+        let created = ahead.map(|ahead| format!(r#""created_at":"{}""#, write_time(start + ahead)));
+        let document = Document::new(format!("{{{}}}", created.unwrap_or_default())).unwrap();
+        let mut id = desk.id(sid);
+        desk.sessions.put(&id, &document, Some(HOUR * 24)).await.unwrap();
+        for _ in 0..3 {
+            desk.pass(HOUR);
+            let new = desk.sessions.rotate(&id).await.unwrap().expect("it is alive");
+            assert_eq!(new.since, start, "{sid}");
+            id = new.id;
+            assert_eq!(desk.sessions.get(&id).await.unwrap().unwrap().since, start, "{sid}");
+        }
+        desk.pass(HOUR);
+        assert_eq!(desk.sessions.get(&id).await.unwrap(), None, "{sid}: beyond the cap");
+    }
+}
+
 pub(super) async fn c04_of_two_that_rotate_one_succeeds(desk: &Desk<'_>) {
     desk.login("s").await;
     let id = desk.id("s");

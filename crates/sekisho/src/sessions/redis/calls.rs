@@ -17,10 +17,11 @@ use crate::store::redis::Job;
 pub(super) struct Keys(Vec<String>);
 
 impl Keys {
-    /// Those of a session that lie in its own slot: the session, its tombstone, when it was first seen.
+    /// Those of a session that lie in its own slot: the session, its tombstone, when it was first seen, how long it may idle.
     pub(super) fn of(id: &SessionId) -> Self {
         let session = session_key(id);
-        Self(vec![format!("ended:{{{session}}}"), format!("seen:{{{session}}}")]).before(session)
+        let beside = ["ended", "seen", "idle"].map(|name| format!("{name}:{{{session}}}"));
+        Self(beside.into()).before(session)
     }
 
     /// All that a decision about a session reads.
@@ -71,6 +72,7 @@ pub(super) struct Found {
     pub(super) seen: Option<Timestamp>,
     pub(super) mark: Option<Timestamp>,
     pub(super) is_known: bool,
+    pub(super) idle: Option<Duration>,
     pub(super) now: Timestamp,
 }
 
@@ -88,24 +90,25 @@ impl RedisStore {
             seen: reply.next_time(),
             mark: reply.next_time(),
             is_known: reply.next_int()? == 1,
+            idle: reply.next_time().map(|idle| Duration::from_micros(idle.as_micros())),
             now: reply.next_time().ok_or_else(|| odd("no time"))?,
         })
     }
 
-    /// Also says where the lifetime of what was saved counts from. `mark` is what was read beforehand, on Cluster.
+    /// `mark` is what was read beforehand, on Cluster.
     pub(super) async fn save_with(
         &self,
         save: &Save<'_>,
         terms: &Terms,
         keys: Keys,
         mark: Option<Timestamp>,
-    ) -> Result<(Saved, Option<Timestamp>), Error> {
+    ) -> Result<Saved, Error> {
         let (over, ttl, expected) = match save.over {
             Over::Nothing { ttl } => ("n", Some(ttl), ""),
             Over::Anything { ttl } => ("a", Some(ttl), ""),
             Over::This(document) => ("t", None, document.as_str()),
         };
-        let args: [&[u8]; 8] = [
+        let args: [&[u8]; 10] = [
             save.id.sid.as_str().as_bytes(),
             save.document.as_str().as_bytes(),
             &ttl.map(number).unwrap_or_default(),
@@ -114,19 +117,22 @@ impl RedisStore {
             over.as_bytes(),
             expected.as_bytes(),
             &mark.map(time).unwrap_or_default(),
+            &save.idle.map(number).unwrap_or_default(),
+            &save.since.map(time).unwrap_or_default(),
         ];
         let mut reply = self.run("save", keys, &args).await?;
         match reply.next_text()?.as_deref() {
             Some("saved") => {
                 let known = usize::try_from(reply.next_int()?).unwrap_or(0);
                 let ttl = u64::try_from(reply.next_int()?).ok().map(Duration::from_millis);
-                Ok((Saved::Saved { known, ttl }, reply.next_time()))
+                let since = reply.next_time().ok_or_else(|| odd("no time"))?;
+                Ok(Saved::Saved { known, ttl, since })
             }
-            Some("ended") => Ok((Saved::Ended { mark: reply.next_time() }, None)),
+            Some("ended") => Ok(Saved::Ended { mark: reply.next_time() }),
             Some("changed") => {
                 let document = reply.next_text()?.map(Document::stored).transpose();
                 let document = document.map_err(|reason| Error::Corrupt { key: "session".to_owned(), reason })?;
-                Ok((Saved::Changed(document), None))
+                Ok(Saved::Changed(document))
             }
             _ => Err(odd("it names no outcome")),
         }
@@ -174,7 +180,7 @@ impl RedisStore {
     }
 
     pub(super) async fn see(&self, id: &SessionId, terms: &Terms) -> Result<Timestamp, Error> {
-        let seen = Keys::of(id).0.pop().unwrap_or_default();
+        let seen = Keys::of(id).0.swap_remove(2);
         let mut reply = self.run("see", Keys::one(seen), &[&number(terms.max_lifetime * 2)]).await?;
         reply.next_time().ok_or_else(|| odd("no time"))
     }
@@ -201,8 +207,9 @@ impl RedisStore {
         Ok(reply.rest.filter_map(|value| text(value).ok().flatten()).filter_map(|sid| Sid::new(&*sid).ok()).collect())
     }
 
-    pub(super) async fn read(&self, key: String) -> Result<Option<Arc<str>>, Error> {
-        self.run("read", Keys::one(key), &[]).await?.next_text()
+    /// What a mark holds; one that cannot be read has become one of now.
+    pub(super) async fn marked(&self, key: String, is_only: bool) -> Result<Option<Arc<str>>, Error> {
+        self.run("marked", Keys::one(key), &[if is_only { b"1" } else { b"" }]).await?.next_text()
     }
 
     /// Says when the mark is, and how many of the known sessions are left to be removed.

@@ -8,6 +8,7 @@ use super::RedisStore;
 use super::calls::{Found, Keys, mark_key, only_key};
 use crate::clock::Timestamp;
 use crate::error::Error;
+use crate::revocation::read_mark;
 use crate::sessions::id::{SessionId, Sid};
 use crate::sessions::judge::is_marked;
 use crate::sessions::store::{Over, Save, Saved, Terms};
@@ -28,15 +29,14 @@ impl RedisStore {
             }
         };
         let (mark, known) = try_join(self.marks(save.id), known).await?;
-        let (saved, since) = self.save_with(save, terms, Keys::of(save.id), mark).await?;
-        match saved {
-            Saved::Saved { ttl, .. } => {
+        match self.save_with(save, terms, Keys::of(save.id), mark).await? {
+            Saved::Saved { ttl, since, .. } => {
                 let later = self.marks(save.id).await?;
-                if later > mark && later.zip(since).is_some_and(|(mark, since)| is_marked(since, mark)) {
+                if later > mark && later.is_some_and(|mark| is_marked(since, mark)) {
                     self.finish(save.id, Some(save.document.as_str()), false, terms).await?;
                     return Ok(Saved::Ended { mark: later });
                 }
-                Ok(Saved::Saved { known, ttl })
+                Ok(Saved::Saved { known, ttl, since })
             }
             Saved::Ended { mark } => {
                 self.forget(&save.id.user, [&save.id.sid]).await?;
@@ -48,22 +48,21 @@ impl RedisStore {
 
     /// The latest mark that holds for a session.
     async fn marks(&self, id: &SessionId) -> Result<Option<Timestamp>, Error> {
+        let user = self.marked(mark_key(Some(&id.user)), false);
         let (only, user, all) =
-            try_join3(self.read(only_key(&id.user)), self.read(mark_key(Some(&id.user))), self.read(mark_key(None)))
-                .await?;
+            try_join3(self.marked(only_key(&id.user), true), user, self.marked(mark_key(None), false)).await?;
         Ok(latest(&id.sid, only.as_deref(), user.as_deref(), all.as_deref()))
     }
 }
 
 /// As `mark_of` in the script.
 fn latest(sid: &Sid, only: Option<&str>, user: Option<&str>, all: Option<&str>) -> Option<Timestamp> {
-    let only = only.and_then(|only| only.split_once(' ')).filter(|(_, kept)| *kept != sid.as_str());
-    [user, all, only.map(|(at, _)| at)]
-        .into_iter()
-        .flatten()
-        .filter_map(|at| at.parse().ok())
-        .map(Timestamp::from_millis)
-        .max()
+    let only = only.and_then(|only| {
+        let mut words = only.split(' ');
+        let (at, kept, before) = (words.next()?, words.next()?, words.next());
+        if kept == sid.as_str() { before } else { Some(at) }
+    });
+    [user, all, only].into_iter().flatten().filter_map(|at| read_mark(at.as_bytes())).max()
 }
 
 #[cfg(test)]
@@ -79,6 +78,8 @@ mod tests {
         assert_eq!(latest(&sid, None, Some("7"), Some("5")), at(7));
         assert_eq!(latest(&sid, Some("9 other"), Some("7"), None), at(9));
         assert_eq!(latest(&sid, Some("9 s"), Some("7"), None), at(7));
+        assert_eq!(latest(&sid, Some("9 s 8"), Some("7"), None), at(8), "it had ended before it was kept");
+        assert_eq!(latest(&sid, Some("9 other 8"), None, None), at(9));
         assert_eq!(latest(&sid, Some("9 s"), None, Some("words")), None);
     }
 }

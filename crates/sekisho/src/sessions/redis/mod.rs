@@ -5,8 +5,10 @@
 //! ended:{session:<user>:<sid>}   a tombstone. The hash tag is the session's own key, so that both lie in one slot and a
 //!                                save that comes too late is refused in the same step that would write it
 //! seen:{session:<user>:<sid>}    when it was first seen, where it does not say when it was made
+//! idle:{session:<user>:<sid>}    how long it lives without being touched (ms), where it was stored for less than it says
 //! sidx:<user>                    sorted set: sid → expiry (ms)
-//! only:<user>                    "<ms> <sid>": all but this session, begun until then, have ended
+//! only:<user>                    "<ms> <sid> [<ms>]": all but this session, begun until then, have ended; and this one too, if
+//!                                it began until the second time, when another was kept
 //! nbf:user:<user>, nbf:all       marks (ms) that end sessions and tokens
 //! ```
 //!
@@ -118,7 +120,8 @@ impl RedisStore {
         if !found.is_known {
             self.index(id, ttl.unwrap_or(left)).await?;
         }
-        Ok(Some(Session { id: id.clone(), document, ttl, since }))
+        let idle = terms.idle(&document, found.idle);
+        Ok(Some(Session { id: id.clone(), document, ttl, since, idle }))
     }
 
     async fn extend(&self, id: &SessionId, ttl: Duration, terms: &Terms) -> Result<Option<Session>, Error> {
@@ -193,7 +196,7 @@ impl SessionStore for RedisStore {
             if self.is_cluster() {
                 self.save_on_cluster(save, terms).await
             } else {
-                Ok(self.save_with(save, terms, Keys::all(save.id), None).await?.0)
+                self.save_with(save, terms, Keys::all(save.id), None).await
             }
         })
     }
@@ -225,6 +228,19 @@ impl SessionStore for RedisStore {
 
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {
         Box::pin(self.rename(old, new))
+    }
+
+    fn may_evict(&self) -> StoreFuture<'_, bool> {
+        Box::pin(async move {
+            let mut info = redis::cmd("INFO");
+            info.arg("memory");
+            let told = self.redis.command_all(info).await.map_err(calls::failed)?;
+            let evicts = |text: &str| {
+                let policy = text.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"));
+                policy.is_some_and(|policy| policy.trim() != "noeviction")
+            };
+            Ok(told.into_iter().any(|info| redis::from_redis_value::<String>(info).is_ok_and(|text| evicts(&text))))
+        })
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {

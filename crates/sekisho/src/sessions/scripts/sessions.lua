@@ -16,12 +16,33 @@ local function whole(text) return text and tonumber(text) end
 
 local function max(a, b) return a and b and math.max(a, b) or a or b end
 
--- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have.
-local function mark_of(sid, only, user, all)
-  local mark = max(whole(user), whole(all))
+local function min(a, b) return a and b and math.min(a, b) or a or b end
+
+-- All but one have ended: when, which one stays, and up to when that one had ended too because another was to stay.
+local function only_of(text) return string.match(text or '', '^(%d+) (%S+) ?(%d*)$') end
+
+-- What somebody wrote there that is no mark is one all the same, of nobody knows when: it becomes one of now, for tokens too.
+-- A sid holds no colon, so that then none stays.
+local function readable(key, value, is_only, now)
+  if not value and call('EXISTS', key) == 0 then return false end
+  if value then
+    local digits = is_only and only_of(value) or not is_only and string.match(value, '^%s*(%d+)%s*$')
+    if digits and #digits <= 15 then return value end
+  end
+  value = string.format(is_only and '%.0f :' or '%.0f', now)
+  call('SET', key, value, 'KEEPTTL')
+  return value
+end
+
+-- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have. Their keys begin at k.
+local function mark_of(sid, k, only, user, all, now)
+  -- MGET does not tell what is not there from what is no string.
+  if call('EXISTS', KEYS[k], KEYS[k + 1], KEYS[k + 2]) == 0 then return nil end
+  only, user = readable(KEYS[k], only, true, now), readable(KEYS[k + 1], user, false, now)
+  local mark = max(whole(user), whole(readable(KEYS[k + 2], all, false, now)))
   if only then
-    local at, kept = string.match(only, '^(%d+) (.*)$')
-    if kept ~= sid then mark = max(mark, whole(at)) end
+    local at, kept, before = only_of(only)
+    mark = max(mark, whole(kept == sid and before or at))
   end
   return mark
 end
@@ -44,31 +65,31 @@ end
 
 local ops = {}
 
--- session ended seen [only nbf:user nbf:all sidx] · sid → value ttl ended seen mark known now
+-- session ended seen idle [only nbf:user nbf:all sidx] · sid → value ttl ended seen mark known idle now
 function ops.get(k, a, keys, now)
-  local on_one = keys > 3
-  local v = call('MGET', unpack(KEYS, k, k + (on_one and 5 or 2)))
+  local on_one = keys > 4
+  local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
   local ttl = call('PTTL', KEYS[k])
-  local known = on_one and v[1] and call('ZSCORE', KEYS[k + 6], ARGV[a])
-  local mark = on_one and mark_of(ARGV[a], v[4], v[5], v[6])
-  return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, now }
+  local known = on_one and v[1] and call('ZSCORE', KEYS[k + 7], ARGV[a])
+  local mark = on_one and mark_of(ARGV[a], k + 4, v[5], v[6], v[7], now)
+  return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, v[4], now }
 end
 
--- session ended seen [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark
+-- session ended seen idle [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark idle since
 -- → 'saved' known ttl since · 'ended' mark · 'changed' value. `over`: n nothing, a anything, t this (its ttl stays).
--- `mark` is what the caller has read, on Cluster.
+-- `mark` is what the caller has read, on Cluster; `since` is when it began under another id.
 function ops.save(k, a, keys, now)
   local sid, json, ttl, created = ARGV[a], ARGV[a + 1], whole(ARGV[a + 2]), whole(ARGV[a + 3])
   local lifetime, over, expected, mark = whole(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], whole(ARGV[a + 7])
-  local session, ended, seen, sidx = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 6]
-  local on_one = keys > 3
-  local v = call('MGET', unpack(KEYS, k, k + (on_one and 5 or 2)))
-  if on_one then mark = mark_of(sid, v[4], v[5], v[6]) end
+  local session, ended, seen, idle, sidx = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 7]
+  local on_one = keys > 4
+  local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
+  if on_one then mark = mark_of(sid, k + 4, v[5], v[6], v[7], now) end
   if v[2] then return { 'ended', mark or false } end
   if over == 't' and v[1] ~= expected then return { 'changed', v[1] } end
   if over == 'n' and call('EXISTS', session) == 1 then return { 'changed', v[1] } end
   if created and created > now + SKEW then created = nil end
-  local since = created or whole(v[3])
+  local since = min(min(created, whole(v[3])), whole(ARGV[a + 9]))
   if mark and (not since or math.floor(since / 1000) <= math.floor(mark / 1000)) then return { 'ended', mark } end
   local left = (since or now) + lifetime - now
   if left <= 0 then return { 'ended', mark or false } end
@@ -78,11 +99,17 @@ function ops.save(k, a, keys, now)
   else
     ttl = math.min(ttl, left)
     call('SET', session, json, 'PX', string.format('%.0f', ttl))
+    if ARGV[a + 8] ~= '' then
+      call('SET', idle, ARGV[a + 8], 'PX', string.format('%.0f', left))
+    elseif v[4] then
+      call('UNLINK', idle)
+    end
   end
-  if not created then call('SET', seen, string.format('%.0f', since or now), 'PX', string.format('%.0f', lifetime * 2)) end
+  since = since or now
+  if since ~= created then call('SET', seen, string.format('%.0f', since), 'PX', string.format('%.0f', lifetime * 2)) end
   local known = 0
   if on_one then known = index(sidx, sid, ttl < 0 and now + left or math.min(now + ttl, now + left), now) end
-  return { 'saved', known, ttl, since or now }
+  return { 'saved', known, ttl, since }
 end
 
 -- session ended [sidx] · sid ttl until → 1 and what it has left, or 0 where it is not there or has ended. `until` is the
@@ -101,15 +128,15 @@ function ops.touch(k, a, keys, now)
   return { 1, had }
 end
 
--- session ended seen [sidx] · sid keep expected strict → 1 if it was there, else 0. Where something is expected, only that
+-- session ended seen idle [sidx] · sid keep expected strict → 1 if it was there, else 0. Where something is expected, only that
 -- ends; `strict`: and only if it has not ended before.
 function ops.finish(k, a, keys)
   local expected, there = ARGV[a + 2], call('EXISTS', KEYS[k])
   if expected ~= '' and call('GET', KEYS[k]) ~= expected then return { 0 } end
   if ARGV[a + 3] == '1' and call('EXISTS', KEYS[k + 1]) == 1 then return { 0 } end
   call('SET', KEYS[k + 1], 'true', 'PX', ARGV[a + 1])
-  call('UNLINK', KEYS[k], KEYS[k + 2])
-  if keys > 3 then call('ZREM', KEYS[k + 3], ARGV[a]) end
+  call('UNLINK', KEYS[k], KEYS[k + 2], KEYS[k + 3])
+  if keys > 4 then call('ZREM', KEYS[k + 4], ARGV[a]) end
   return { there }
 end
 
@@ -119,9 +146,10 @@ function ops.see(k, a, _, now)
   return { call('GET', KEYS[k]) }
 end
 
--- one key → its value
-function ops.read(k)
-  return { call('GET', KEYS[k]) }
+-- a mark · 1 if it is `only` → its value
+function ops.marked(k, a, _, now)
+  local value = redis.pcall('GET', KEYS[k])
+  return { readable(KEYS[k], type(value) == 'string' and value, ARGV[a] == '1', now) }
 end
 
 -- sidx · sid left → known
@@ -150,11 +178,16 @@ end
 -- `prefix` and the sid, and no caller can know them beforehand.
 function ops.mark(k, a, keys, now)
   local at, ttl, kept = whole(ARGV[a]) or now, whole(ARGV[a + 1]), ARGV[a + 2]
-  local old = call('GET', KEYS[k])
-  local before = old and whole(string.match(old, '^%d+'))
+  local old = redis.pcall('GET', KEYS[k])
+  old = readable(KEYS[k], type(old) == 'string' and old, kept ~= '', now)
+  local before = old and whole(string.match(old, '%d+'))
   ttl = ttl + math.max(0, at - now)
   if kept ~= '' then
-    keep(KEYS[k], string.format('%.0f %s', max(before, at), kept), ttl)
+    -- One that has ended because another stayed must not live again because it stays now.
+    local _, was, had_ended = only_of(old)
+    if was ~= kept then had_ended = before and string.format('%.0f', before) or '' end
+    local value = string.format('%.0f %s', max(before, at), kept)
+    keep(KEYS[k], had_ended ~= '' and value .. ' ' .. had_ended or value, ttl)
   elseif not before or at > before then
     keep(KEYS[k], string.format('%.0f', at), ttl)
   end
@@ -168,7 +201,7 @@ function ops.mark(k, a, keys, now)
     else
       local session = prefix .. sid
       call('SET', 'ended:{' .. session .. '}', 'true', 'PX', keep_ended)
-      call('UNLINK', session, 'seen:{' .. session .. '}')
+      call('UNLINK', session, 'seen:{' .. session .. '}', 'idle:{' .. session .. '}')
       call('ZREM', KEYS[k + 1], sid)
     end
   end
@@ -178,9 +211,9 @@ end
 -- only · old new → 1 if the one that stays had the old id
 function ops.rename(k, a)
   local only = call('GET', KEYS[k])
-  local at, kept = string.match(only or '', '^(%d+) (.*)$')
+  local at, kept, before = only_of(only)
   if kept ~= ARGV[a] then return { 0 } end
-  call('SET', KEYS[k], at .. ' ' .. ARGV[a + 1], 'KEEPTTL')
+  call('SET', KEYS[k], at .. ' ' .. ARGV[a + 1] .. (before ~= '' and ' ' .. before or ''), 'KEEPTTL')
   return { 1 }
 end
 

@@ -277,6 +277,8 @@ async fn read(connection: &MultiplexedConnection, shared: &Shared, keys: &[Vec<u
         };
         let value = match &value {
             Some(Value::BulkString(value)) => Some(value.as_slice()),
+            // It has run out since its deadline was read.
+            Some(Value::Nil) => continue,
             // Of the wrong type: it is there, and cannot be read as a mark.
             Some(Value::ServerError(error)) if error.code() != "WRONGTYPE" => return Err(refused(error)),
             _ => None,
