@@ -29,6 +29,7 @@
 //! let west = Point::new(35.688533, 137.463)?;
 //! let profile = elevation.profile(&Line::new(vec![point, west])?, Settings::default()).await?;
 //! assert!(profile.filtered.ascent_m > 79.0 && profile.filtered.descent_m == 0.0);
+//! assert!(profile.to_svg("Up the hill").contains("<title"));
 //! # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -41,7 +42,7 @@
 //! | `tiles.rs` | the traits through which tiles come |
 //! | `elevation.rs`, `merge.rs` | from points to heights; one tile of all layers |
 //! | `line.rs`, `gpx.rs`, `polyline.rs` | routes, and points at even distances along them |
-//! | `climb.rs`, `profile.rs` | what goes up and down, the whole profile |
+//! | `climb.rs`, `profile.rs`, `svg.rs` | what goes up and down, the whole profile, its picture |
 
 mod climb;
 mod elevation;
@@ -53,6 +54,7 @@ mod merge;
 mod point;
 mod polyline;
 mod profile;
+mod svg;
 mod tile;
 mod tiles;
 
@@ -67,3 +69,7 @@ pub use polyline::{PolylineError, Precision};
 pub use profile::{BadSetting, Profile, ProfilePoint, Settings};
 pub use tile::{MAX_TILE_BYTES, Tile, TileError};
 pub use tiles::{Decoding, TileBytes, Tiles, TilesError};
+
+/// What GSI asks to be shown with whatever was made from its elevation tiles, with a link to [`ATTRIBUTION_URL`].
+pub const ATTRIBUTION: &str = "地理院タイル（標高タイル）を加工して作成";
+pub const ATTRIBUTION_URL: &str = "https://maps.gsi.go.jp/development/ichiran.html";
