@@ -43,6 +43,7 @@
 //! | `elevation.rs`, `merge.rs` | from points to heights; one tile of all layers |
 //! | `line.rs`, `gpx.rs`, `polyline.rs` | routes, and points at even distances along them |
 //! | `climb.rs`, `profile.rs`, `svg.rs` | what goes up and down, the whole profile, its picture |
+//! | `open_elevation.rs` | Open-Elevation's form of questions and answers |
 
 mod climb;
 mod elevation;
@@ -51,6 +52,7 @@ mod layer;
 mod line;
 mod mercator;
 mod merge;
+pub mod open_elevation;
 mod point;
 mod polyline;
 mod profile;
@@ -73,3 +75,8 @@ pub use tiles::{Decoding, TileBytes, Tiles, TilesError};
 /// What GSI asks to be shown with whatever was made from its elevation tiles, with a link to [`ATTRIBUTION_URL`].
 pub const ATTRIBUTION: &str = "地理院タイル（標高タイル）を加工して作成";
 pub const ATTRIBUTION_URL: &str = "https://maps.gsi.go.jp/development/ichiran.html";
+
+/// Tiles know centimetres; more digits would be made up.
+fn round_to_cm(metres: f64) -> f64 {
+    (metres * 100.0).round() / 100.0
+}
