@@ -3,11 +3,15 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
+
 use crate::mercator::Zoom;
 use crate::point::Point;
 
 /// One of the elevation models of the Geospatial Information Authority of Japan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
 pub enum Layer {
     /// Laser, a metre apart; where it was flown.
     Dem1a,
@@ -18,6 +22,7 @@ pub enum Layer {
     /// Photographs of 40 cm, five metres apart; some islands.
     Dem5c,
     /// Contour lines of the 1:25,000 map, ten metres apart; the whole country. GSI's name of it is `dem`.
+    #[serde(rename = "dem")]
     Dem10b,
 }
 
@@ -76,12 +81,6 @@ impl FromStr for Layer {
     }
 }
 
-impl serde::Serialize for Layer {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.id())
-    }
-}
-
 /// No layer has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown layer `{0}`: there are dem1a, dem5a, dem5b, dem5c and dem")]
@@ -113,6 +112,7 @@ mod tests {
     fn names_lead_back() {
         for layer in Layer::BEST_FIRST {
             assert_eq!(layer.id().parse(), Ok(layer));
+            assert_eq!(serde_json::to_value(layer).unwrap(), layer.id());
         }
         assert!("dem10b".parse::<Layer>().unwrap_err().to_string().starts_with("unknown layer `dem10b`"));
     }

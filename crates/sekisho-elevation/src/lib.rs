@@ -43,8 +43,10 @@
 //! | `elevation.rs`, `merge.rs` | from points to heights; one tile of all layers |
 //! | `line.rs`, `gpx.rs`, `polyline.rs` | routes, and points at even distances along them |
 //! | `climb.rs`, `profile.rs`, `svg.rs` | what goes up and down, the whole profile, its picture |
+//! | `answers.rs` | questions and answers of `/v1/elevation` |
 //! | `open_elevation.rs` | Open-Elevation's form of questions and answers |
 
+pub mod answers;
 mod climb;
 mod elevation;
 mod gpx;
@@ -65,7 +67,7 @@ pub use elevation::{Elevation, Height};
 pub use gpx::{GpxError, MAX_GPX_BYTES};
 pub use layer::{Layer, UnknownLayer, covers};
 pub use line::{Line, LineError, MAX_POINTS, MAX_SAMPLES, Sample, Samples};
-pub use mercator::{MAX_LATITUDE, Pixel, TILE_SIDE, TileId, Zoom};
+pub use mercator::{BadTileId, MAX_LATITUDE, Pixel, TILE_SIDE, TileId, Zoom};
 pub use point::{BadPoint, Point};
 pub use polyline::{PolylineError, Precision};
 pub use profile::{BadSetting, Profile, ProfilePoint, Settings};

@@ -2,6 +2,7 @@
 
 use std::f64::consts::PI;
 use std::fmt;
+use std::str::FromStr;
 
 use crate::layer::Layer;
 use crate::point::Point;
@@ -71,6 +72,28 @@ impl fmt::Display for TileId {
         write!(f, "{}:{}:{}:{}", self.layer, self.zoom.get(), self.x, self.y)
     }
 }
+
+impl FromStr for TileId {
+    type Err = BadTileId;
+
+    /// Only what it prints itself: one tile has one key.
+    fn from_str(text: &str) -> Result<Self, BadTileId> {
+        let read = || {
+            let (layer, rest) = text.split_once(':')?;
+            let (zoom, rest) = rest.split_once(':')?;
+            let (x, y) = rest.split_once(':')?;
+            let zoom = Zoom::new(zoom.parse().ok()?)?;
+            Some(Self { layer: layer.parse().ok()?, zoom, x: x.parse().ok()?, y: y.parse().ok()? })
+        };
+        let in_the_world = |id: &Self| id.x < id.zoom.tiles() && id.y < id.zoom.tiles();
+        read().filter(in_the_world).filter(|id| id.to_string() == text).ok_or_else(|| BadTileId(text.to_owned()))
+    }
+}
+
+/// No tile has this name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a tile like `dem5a:15:29109:12900`")]
+pub struct BadTileId(String);
 
 /// A pixel of the whole world at some zoom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -212,6 +235,12 @@ mod tests {
         assert_eq!(id.png_path(), "dem_png/14/14547/6463.png");
         assert_eq!(id.text_path().as_deref(), Some("dem/14/14547/6463.txt"));
         assert_eq!(TileId { layer: Layer::Dem1a, ..id }.text_path(), None);
+        assert_eq!("dem:14:14547:6463".parse(), Ok(id));
+        for text in
+            ["", "dem:14:14547", "dem:14:14547:6463:1", "dem:14:014547:6463", "dem:14:+1:1", "dem:2:4:0", "dem:99:0:0"]
+        {
+            assert_eq!(text.parse::<TileId>(), Err(BadTileId(text.to_owned())));
+        }
     }
 
     #[test]

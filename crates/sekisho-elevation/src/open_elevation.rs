@@ -14,11 +14,13 @@ pub const MAX_LOCATIONS: usize = 5_000;
 
 /// The body of a POST: `{"locations":[{"latitude":35.7,"longitude":139.8}]}`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LookupRequest {
     pub locations: Vec<Location>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Location {
     pub latitude: f64,
     pub longitude: f64,
@@ -26,11 +28,13 @@ pub struct Location {
 
 /// `{"results":[{"latitude":35.7,"longitude":139.8,"elevation":1.96}]}`, in the order of the question.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LookupResponse {
     pub results: Vec<LookupResult>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LookupResult {
     pub latitude: f64,
     pub longitude: f64,
@@ -39,6 +43,7 @@ pub struct LookupResult {
 
 /// The body of a 400: `{"error":"…"}`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LookupFailure {
     pub error: String,
 }
