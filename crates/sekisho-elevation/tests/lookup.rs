@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 
+use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use sekisho_elevation::{
     Decoding, Elevation, Height, Layer, Pixel, Point, Tile, TileBytes, TileError, TileId, Tiles, TilesError, Zoom,
@@ -189,6 +190,27 @@ async fn tiles_of_a_line_are_fetched_together() {
     let heights = Elevation::new(&busy).with_layers([Layer::Dem5a]).along(&points).await.unwrap();
     assert_eq!(heights, [Some(Height { metres: 3.0, layer: Layer::Dem5a }); 20]);
     assert_eq!(busy.most.into_inner(), 8);
+}
+
+/// In every layer, in the middle of a tile and at its border.
+#[test]
+fn a_lookup_at_hand_allocates_nothing() {
+    struct AtHand(Layer, Arc<Tile>);
+    impl Tiles for AtHand {
+        async fn tile(&self, id: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
+            Ok((id.layer == self.0).then(|| Arc::clone(&self.1)))
+        }
+    }
+    let corner = Pixel { x: 14_550 * 256, y: 6_450 * 256 };
+    let middle = Pixel { x: corner.x + 100, y: corner.y + 100 };
+    for layer in Layer::BEST_FIRST {
+        let elevation = Elevation::new(AtHand(layer, Arc::new(Tile::from_fn(|x, _| Some(f64::from(x))))));
+        for at in [corner, middle].map(|pixel| pixel.centre(Layer::Dem10b.zoom())) {
+            let mut found = None;
+            let used = allocation_counter::measure(|| found = elevation.at(at).now_or_never());
+            assert_eq!((found.unwrap().unwrap().unwrap().layer, used.count_total), (layer, 0));
+        }
+    }
 }
 
 #[test]

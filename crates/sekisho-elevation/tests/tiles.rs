@@ -163,21 +163,41 @@ fn bombs_do_not_go_off() {
     let small = hills().to_png();
     let huge = [&70_000_u32.to_be_bytes()[..], &70_000_u32.to_be_bytes(), &[8, 6, 0, 0, 0]].concat();
     let header = [&small[..8], &chunk(b"IHDR", &huge), &small[AFTER_HEADER..]].concat();
-    assert!(refused(&header).contains("70000 × 70000"));
+    assert!(within_bounds(&header).unwrap_err().to_string().contains("70000 × 70000"));
 
     // A remark and a profile that inflate to 64 MiB are passed over.
     let inflates = zeros(64 << 20);
     assert!(inflates.len() < MAX_TILE_BYTES);
     let remark = [&b"Comment\0\0"[..], &inflates].concat();
     for bomb in [chunk(b"zTXt", &remark), chunk(b"iCCP", &remark)] {
-        assert_eq!(Tile::decode(&with_chunk(&small, &bomb)).unwrap(), hills());
+        assert_eq!(within_bounds(&with_chunk(&small, &bomb)).unwrap(), hills());
     }
 
     // Data for 64 MiB in a picture of 192 KiB: no more is taken than the picture needs.
     let end = chunk(b"IEND", b"");
     let long = [&small[..AFTER_HEADER], &chunk(b"IDAT", &inflates), &end].concat();
-    assert_eq!(Tile::decode(&long), Ok(Tile::from_fn(|_, _| Some(0.0))));
+    assert_eq!(within_bounds(&long), Ok(Tile::from_fn(|_, _| Some(0.0))));
     assert_eq!(Tile::decode(&vec![b'1'; MAX_TILE_BYTES + 1]), Err(TileError::TooLarge { bytes: MAX_TILE_BYTES + 1 }));
+}
+
+/// Decodes, and sees to what it takes: pixels, heights, and the decoder's own.
+fn within_bounds(bytes: &[u8]) -> Result<Tile, TileError> {
+    let mut decoded = None;
+    let used = allocation_counter::measure(|| decoded = Some(Tile::decode(bytes)));
+    assert!(used.bytes_max < 2 << 20, "{} bytes at a time for a tile of {}", used.bytes_max, bytes.len());
+    decoded.unwrap()
+}
+
+#[test]
+fn a_tile_takes_what_it_says() {
+    let cliff = Tile::from_fn(|x, _| Some(f64::from(x) * 10.0));
+    for tile in [hills(), cliff, Tile::from_fn(|_, _| None)] {
+        let png = tile.to_png();
+        let mut decoded = None;
+        let used = allocation_counter::measure(|| decoded = Some(Tile::decode(&png).unwrap()));
+        assert_eq!(used.bytes_current + size_of::<Tile>() as i64, tile.size_in_memory() as i64, "{tile:?}");
+        drop(decoded);
+    }
 }
 
 #[test]
