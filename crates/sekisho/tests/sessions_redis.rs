@@ -155,7 +155,7 @@ async fn c12_a_mark_that_cannot_be_read_is_one_of_now() {
         // It has become a mark, and keeps the time it has: what begins later is not refused for good.
         let mark = server.command(&["GET", key]).text();
         let millis: u64 = mark.split(' ').next().unwrap().parse().unwrap();
-        assert!(SystemClock::start().now().as_millis_ceil().abs_diff(millis) < 60_000, "{mark}");
+        assert!(WallClock::new().now().as_millis_ceil().abs_diff(millis) < 60_000, "{mark}");
         assert_eq!(server.command(&["TTL", key]).int() > 0, bad != "hash", "{key} {bad}");
         server.command(&["DEL", key, "ended:{session:u:s}"]).expect_success();
     }
@@ -170,7 +170,7 @@ async fn c12_a_mark_that_cannot_be_read_is_one_of_now() {
 async fn c12_a_mark_that_cannot_be_read_is_one_of_now_on_a_cluster_too() {
     let cluster = RedisCluster::start(3);
     let store = RedisStore::connect(&cluster.url(), Duration::from_secs(5), None).await.unwrap();
-    let sessions = Sessions::new(Arc::new(store), Arc::new(SystemClock::start()), Terms::default());
+    let sessions = Sessions::new(Arc::new(store), Arc::new(WallClock::new()), Terms::default());
     for (key, sid) in [("nbf:user:u", "a"), ("nbf:all", "b"), ("only:u", "c")] {
         sessions.put(&id(sid), &Document::new(seeds(60)).unwrap(), None).await.unwrap();
         assert!(sessions.get(&id(sid)).await.unwrap().is_some(), "{key}");
