@@ -149,7 +149,7 @@ fn renews_the_cookie(street: &Street) {
     // What the upstream says of its cookies has the last word.
     street.server.clock.advance(Duration::from_secs(300));
     let own = ask("/page?cookie=__Host-session=u1:new");
-    assert_eq!(own.headers.get_all("set-cookie").iter().last().unwrap(), "__Host-session=u1:new");
+    assert_eq!(own.headers.get_all("set-cookie").iter().next_back().unwrap(), "__Host-session=u1:new");
 }
 
 #[test]
