@@ -133,6 +133,7 @@ impl RedisStore {
                     age: at.map_or(unsaid, |at| Timestamp::from_secs(now).since(at)),
                 },
                 None => {
+                    tracing::warn!(prefix = %self.prefix, %key, "what stands in redis is no JSON object, and goes");
                     self.discard_from(key, &print).await?;
                     return Ok(Look { print: Print(Vec::new()), found: Found::Nothing, failed });
                 }
@@ -142,7 +143,6 @@ impl RedisStore {
     }
 
     async fn discard_from(&self, key: &Key, seen: &Print) -> Result<(), Error> {
-        tracing::warn!(prefix = %self.prefix, %key, "what stands in redis is no value of this cache, and goes");
         self.run(&self.soft, "discard", key, &[&seen.0]).await.map(drop)
     }
 
