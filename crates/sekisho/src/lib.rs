@@ -71,6 +71,8 @@
 //! who write one. Time comes from [`clock`]: a [`ManualClock`](clock::ManualClock) makes every test repeatable.
 
 pub mod backend;
+#[cfg(feature = "cache")]
+pub mod cache;
 pub mod clock;
 pub mod error;
 pub mod gate;

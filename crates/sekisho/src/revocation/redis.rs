@@ -1,5 +1,6 @@
 //! Revocations on Redis: written so that any client can read them, and known here whoever wrote them.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -18,7 +19,10 @@ use crate::store::redis::tracking::{Follow, Followed, Left, Tracking};
 use crate::store::redis::{self as plumbing, Job, Redis, Script};
 
 /// The glob is one for both prefixes, so that a scan is needed only once.
-const FOLLOWED: Followed = Followed { prefixes: &["blacklist:", "nbf:"], pattern: "[bn][lb][af]*:*" };
+const FOLLOWED: Followed = Followed {
+    prefixes: Cow::Borrowed(&[Cow::Borrowed("blacklist:"), Cow::Borrowed("nbf:")]),
+    pattern: Some(Cow::Borrowed("[bn][lb][af]*:*")),
+};
 /// How long a token is refused of which only the name has come: as long as an access token lives by default.
 const UNTIL_SEEN: Duration = Duration::from_secs(900);
 /// What others write ends with the token itself, and verifiers take it for a while longer: at most so long.

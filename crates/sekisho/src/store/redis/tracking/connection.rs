@@ -37,7 +37,9 @@ pub(super) async fn keep(server: Arc<Server>, shared: Arc<Shared>) {
     loop {
         let was_fresh = server.fresh_at.load(Ordering::Relaxed);
         let Err(reason) = follow(&server, &shared).await;
-        server.live.store(None);
+        if server.live.swap(None).is_some() {
+            shared.follow.lost();
+        }
         shared.lost.notify_one();
         if server.fresh_at.load(Ordering::Relaxed) > was_fresh {
             pause = SHORTEST_PAUSE;
@@ -103,8 +105,8 @@ async fn follow(server: &Arc<Server>, shared: &Arc<Shared>) -> Result<Infallible
     }
     let mut track = redis::cmd("CLIENT");
     track.arg(&["TRACKING", "ON", "BCAST"]);
-    for prefix in shared.followed.prefixes {
-        track.arg("PREFIX").arg(prefix);
+    for prefix in shared.followed.prefixes.iter() {
+        track.arg("PREFIX").arg(prefix.as_ref());
     }
     ask(&connection, &track).await?;
     server.live.store(Some(Arc::new(connection.clone())));
@@ -146,7 +148,9 @@ async fn read_what_comes(
         if count == 0 {
             return Err("the connection was closed".to_owned());
         }
-        read(connection, shared, &keys).await?;
+        if shared.followed.pattern.is_some() {
+            read(connection, shared, &keys).await?;
+        }
         keys.clear();
         inbox.read.send_modify(|read| *read += count as u64);
     }
@@ -163,7 +167,7 @@ async fn beat(
     let mut read = inbox.read.subscribe();
     for beats in 0_u32.. {
         let sent = shared.now();
-        if beats % BEATS_PER_LOOK == 0 {
+        if shared.followed.pattern.is_some() && beats % BEATS_PER_LOOK == 0 {
             look(connection, server).await?;
         } else {
             ask(connection, &redis::cmd("PING")).await?;
@@ -208,13 +212,14 @@ async fn read_through(
     shared: &Shared,
     inbox: &Inbox,
 ) -> Result<Infallible, Failure> {
+    let Some(pattern) = shared.followed.pattern.as_deref() else { return read_nothing(shared, inbox).await };
     let mut pause = Duration::ZERO;
     loop {
         let upheavals = inbox.upheavals.load(Ordering::SeqCst);
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor).arg("MATCH").arg(shared.followed.pattern).arg("COUNT").arg(KEYS);
+            scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(KEYS);
             let page = ask(connection, &scan).await?;
             let page = redis::from_redis_value::<(u64, Vec<Vec<u8>>)>(page).map_err(|error| error.to_string())?;
             let is_followed =
@@ -240,6 +245,17 @@ async fn read_through(
             Ok(()) => Duration::ZERO,
             Err(_) => PAUSE_READING_AGAIN,
         };
+    }
+}
+
+/// Where only names are wanted there is nothing to catch up with, but what was known before may be old.
+async fn read_nothing(shared: &Shared, inbox: &Inbox) -> Result<Infallible, Failure> {
+    loop {
+        let upheavals = inbox.upheavals.load(Ordering::SeqCst);
+        shared.follow.caught_up();
+        inbox.scanned.fetch_max(upheavals + 1, Ordering::SeqCst);
+        inbox.scan_ended.notify_one();
+        inbox.read_again.notified().await;
     }
 }
 

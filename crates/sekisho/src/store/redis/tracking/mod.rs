@@ -10,6 +10,7 @@
 
 mod connection;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,6 +45,9 @@ pub(crate) trait Follow: Send + Sync + 'static {
     /// A server was read through after it had been out of sight, or another one has become a master: what was written
     /// lately may be missing there.
     fn caught_up(&self);
+
+    /// A server is out of sight from now on, until everything is known again.
+    fn lost(&self) {}
 }
 
 /// How long a key has still to live.
@@ -55,11 +59,12 @@ pub(crate) enum Left {
 }
 
 /// The keys that are followed. No prefix may begin with another.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Followed {
-    pub(crate) prefixes: &'static [&'static str],
-    /// A glob that no key of the prefixes fails. It may let others through.
-    pub(crate) pattern: &'static str,
+    pub(crate) prefixes: Cow<'static, [Cow<'static, str>]>,
+    /// A glob that no key of the prefixes fails. It may let others through. `None`: the names of what is written are all
+    /// that is wanted, and nothing is read.
+    pub(crate) pattern: Option<Cow<'static, str>>,
 }
 
 /// Follows until it is dropped.

@@ -1,0 +1,309 @@
+//! The way of a get: memory, then whoever flies for all who ask; and put and invalidate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::timeout_at;
+
+use super::age::{Kind, Verdict, judge};
+use super::copies::{Belief, Copies, Held, Mark};
+use super::flight::{Flights, Watch};
+use super::form::Form;
+use super::health::Health;
+use super::key::Key;
+use super::origin::{Failure, Fetched, Origin, Validators};
+use super::store::{Follower, Following, SharedStore};
+use super::terms::Terms;
+use crate::clock::{Clock, Reader, micros};
+use crate::error::{Error, Invalid};
+
+/// A cache of several tiers. Clones share it.
+pub struct Cache<F: Form> {
+    pub(super) inner: Arc<Inner<F>>,
+}
+
+pub(super) struct Inner<F: Form> {
+    pub(super) form: F,
+    pub(super) terms: Terms,
+    pub(super) copies: Arc<Copies<F::Value>>,
+    pub(super) shared: Option<Shared>,
+    pub(super) origin: Option<Arc<dyn Origin>>,
+    pub(super) permits: Semaphore,
+    pub(super) clock: Arc<Reader>,
+    flights: Arc<Flights<Landed<F::Value>, Unanswered>>,
+}
+
+/// The second tier, and what is known of it.
+pub(super) struct Shared {
+    pub(super) store: Arc<dyn SharedStore>,
+    /// Apart, because a store that is full or read-only still answers what it has.
+    pub(super) reads: Health,
+    pub(super) writes: Health,
+    following: Option<Box<dyn Following>>,
+}
+
+/// What a cache is made of. Without a shared store it is this process's alone; without an origin it has what is put.
+#[derive(Debug, Clone, Default)]
+pub struct Tiers {
+    pub shared: Option<Arc<dyn SharedStore>>,
+    pub origin: Option<Arc<dyn Origin>>,
+}
+
+/// What was asked for, where it came from and how good it is.
+#[derive(Debug)]
+pub struct Answer<T> {
+    /// `None`: there is nothing of that name.
+    pub value: Option<Arc<T>>,
+    pub tier: Tier,
+    /// How long ago it was written.
+    pub age: Duration,
+    pub freshness: Freshness,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tier {
+    /// This process's memory.
+    Memory,
+    /// The store that all instances share.
+    Shared,
+    Origin,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Freshness {
+    Fresh,
+    /// The origin did not answer in time; what it answers will be the next one's.
+    StaleForNow,
+    /// The origin failed.
+    StaleOnError(Unanswered),
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unanswered {
+    #[error("the origin failed: {0}")]
+    Failed(Failure),
+    #[error("the origin did not answer within {0:?}")]
+    TimedOut(Duration),
+    /// As many requests are out to the origin as there may be, and none came back in time.
+    #[error("too many requests to the origin")]
+    Busy,
+}
+
+/// Where a put has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    Everywhere,
+    /// The shared store did not take it, or there is none.
+    HereOnly,
+}
+
+/// A value with the tier that it came from.
+#[derive(Debug)]
+pub(super) struct Landed<T> {
+    pub(super) held: Arc<Held<T>>,
+    pub(super) tier: Tier,
+}
+
+impl<F: Form> Cache<F> {
+    /// `name` is for logs. With a shared store it follows that store's changes from now on, on this runtime.
+    pub fn new(name: &str, form: F, terms: Terms, tiers: Tiers, clock: Arc<dyn Clock>) -> Result<Self, Invalid> {
+        terms.check()?;
+        let clock = Arc::new(Reader::of(clock));
+        let copies = Arc::new(Copies::new(terms.room, Arc::clone(&clock)));
+        let shared = tiers.shared.map(|store| {
+            let (reads, writes) = (Health::new("reads", name), Health::new("writes", name));
+            let follower: Arc<dyn Follower> = Arc::clone(&copies) as _;
+            let following = store.follow(follower);
+            Shared { store, reads, writes, following }
+        });
+        let (permits, flights) = (Semaphore::new(terms.concurrency), Arc::new(Flights::new()));
+        let inner = Inner { form, terms, copies, shared, origin: tiers.origin, permits, clock, flights };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The value, from the first tier that has it fresh. It waits at most for the shared store and for the origin, each no
+    /// longer than its time-out.
+    pub async fn get(&self, key: &Key) -> Result<Answer<F::Value>, Unanswered> {
+        let (inner, now) = (&self.inner, self.inner.clock.now());
+        let held = inner.copies.get(key);
+        let verdict = held.as_ref().map_or(Verdict::Dead, |held| inner.judge(key, held, now));
+        if let Some(held) = held.as_ref().filter(|held| verdict == Verdict::Fresh && inner.is_believed(held, now)) {
+            return Ok(inner.answer(held, Tier::Memory, Freshness::Fresh, now));
+        }
+        // It may stand in as long as the shared store says nothing else.
+        let own = held.filter(|held| verdict != Verdict::Dead && held.value.is_some());
+        let mut watch = inner.flights.join(key, now, |pilot| {
+            let (inner, key, own) = (Arc::clone(inner), key.clone(), own.clone());
+            tokio::spawn(async move { inner.fly(key, own, pilot).await });
+        });
+        let soon = watch.borrow().began + inner.terms.soft_timeout;
+        let result = match timeout_at(soon, landing(&mut watch)).await {
+            Ok(result) => result,
+            Err(_) => {
+                if let Some(spare) = spare(&watch, own.as_ref()) {
+                    return Ok(inner.answer(&spare.held, spare.tier, Freshness::StaleForNow, inner.clock.now()));
+                }
+                landing(&mut watch).await
+            }
+        };
+        let now = inner.clock.now();
+        match result {
+            Ok(landed) => Ok(inner.answer(&landed.held, landed.tier, Freshness::Fresh, now)),
+            Err(why) => match spare(&watch, own.as_ref()) {
+                Some(spare) => Ok(inner.answer(&spare.held, spare.tier, Freshness::StaleOnError(why), now)),
+                None => Err(why),
+            },
+        }
+    }
+
+    /// Writes a value whatever is there. What is being fetched meanwhile does not replace it.
+    pub async fn put(&self, key: &Key, value: Fetched) -> Result<Kept, Error> {
+        let inner = &self.inner;
+        let decoded = inner.form.decode(&value.content).map_err(|reason| Invalid::new("content", reason))?;
+        inner.copies.forget(key);
+        inner.flights.detach(key);
+        let mark = inner.copies.mark(key);
+        let mut kept = Kept::HereOnly;
+        if let Some(shared) = &inner.shared {
+            let put = shared.store.put(key, &value, inner.terms.ages.keep_for);
+            let put = async move {
+                match put.await {
+                    // It is the caller's mistake, and says nothing about the store.
+                    Err(Error::Invalid(invalid)) => Ok(Err(invalid)),
+                    put => put.map(Ok),
+                }
+            };
+            if let Some(put) = shared.writes.ask(&inner.clock, put).await {
+                put?;
+                kept = Kept::Everywhere;
+            }
+        }
+        let held = inner.hold(Some(decoded), value.validators, Duration::ZERO, mark);
+        inner.copies.keep(key, held, mark);
+        inner.flights.detach(key);
+        Ok(kept)
+    }
+
+    /// Nobody is answered with what was there before, here from now on and elsewhere as soon as they have heard. An error
+    /// means that the shared store, and with it other instances, may still have it.
+    pub async fn invalidate(&self, key: &Key) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.copies.forget(key);
+        let result = match &inner.shared {
+            Some(shared) => shared.store.invalidate(key).await,
+            None => Ok(()),
+        };
+        // What was read from the store before it went may have come in between.
+        inner.copies.forget(key);
+        inner.flights.detach(key);
+        result
+    }
+
+    /// Whether changes by other instances are heard of now, so that copies in memory are believed for all of `max_age`.
+    pub fn is_following(&self) -> bool {
+        let (inner, now) = (&self.inner, self.inner.clock.now());
+        inner.following().is_some_and(|following| inner.copies.is_followed(now, following))
+    }
+
+    /// Whether the shared store answers, as far as is known.
+    pub fn is_sharing(&self) -> bool {
+        self.inner.shared.as_ref().is_some_and(|shared| shared.reads.is_up() && shared.writes.is_up())
+    }
+
+    /// Entries in memory.
+    pub fn len(&self) -> usize {
+        self.inner.copies.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<F: Form> Inner<F> {
+    pub(super) fn judge(&self, key: &Key, held: &Held<F::Value>, now: u64) -> Verdict {
+        let kind = if held.value.is_some() { Kind::Value } else { Kind::Missing };
+        judge(&self.terms.ages, key, kind, Duration::from_micros(now.saturating_sub(held.born)))
+    }
+
+    /// Without a shared store nobody else can have changed anything.
+    fn is_believed(&self, held: &Held<F::Value>, now: u64) -> bool {
+        let belief = Belief { max_age: self.terms.max_age, alone_for: self.terms.alone_for };
+        match &self.shared {
+            None => true,
+            Some(_) => self.copies.is_believed(held, now, belief, self.following().unwrap_or(&Deaf)),
+        }
+    }
+
+    fn following(&self) -> Option<&dyn Following> {
+        self.shared.as_ref()?.following.as_deref()
+    }
+
+    pub(super) fn hold(
+        &self,
+        value: Option<F::Value>,
+        validators: Validators,
+        age: Duration,
+        mark: Mark,
+    ) -> Arc<Held<F::Value>> {
+        let now = self.clock.now();
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let beside = size_of::<Held<F::Value>>() + text(&validators.etag) + text(&validators.last_modified);
+        let bytes = (value.as_ref().map_or(0, |value| self.form.weight(value)) + beside) as u64;
+        let born = now.saturating_sub(micros(age));
+        Arc::new(Held { value: value.map(Arc::new), validators, born, kept_at: now, epoch: mark.epoch, bytes })
+    }
+
+    fn answer(&self, held: &Held<F::Value>, tier: Tier, freshness: Freshness, now: u64) -> Answer<F::Value> {
+        let age = Duration::from_micros(now.saturating_sub(held.born));
+        Answer { value: held.value.clone(), tier, age, freshness }
+    }
+}
+
+/// A store that tells of nothing.
+#[derive(Debug)]
+struct Deaf;
+
+impl Following for Deaf {
+    fn known_until(&self) -> Option<u64> {
+        None
+    }
+}
+
+async fn landing<T>(watch: &mut Watch<Landed<T>, Unanswered>) -> Result<Landed<T>, Unanswered> {
+    let crashed = || Err(Unanswered::Failed(Failure::new("the fetch ended without an answer")));
+    match watch.wait_for(|progress| progress.landed.is_some()).await {
+        Ok(progress) => progress.landed.clone().unwrap_or_else(crashed),
+        Err(_) => crashed(),
+    }
+}
+
+/// What can stand in: what the shared store has, or, if it said nothing, what is here.
+fn spare<T>(watch: &Watch<Landed<T>, Unanswered>, own: Option<&Arc<Held<T>>>) -> Option<Landed<T>> {
+    match &watch.borrow().spare {
+        Some(spare) => spare.clone(),
+        None => own.map(|held| Landed { held: Arc::clone(held), tier: Tier::Memory }),
+    }
+}
+
+impl<T> Clone for Landed<T> {
+    fn clone(&self) -> Self {
+        Self { held: Arc::clone(&self.held), tier: self.tier }
+    }
+}
+
+impl<F: Form> Clone for Cache<F> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<F: Form> std::fmt::Debug for Cache<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let store = self.inner.shared.as_ref().map(|shared| &shared.store);
+        f.debug_struct("Cache").field("terms", &self.inner.terms).field("shared", &store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! The second tier, shared by all instances: the trait and its contract.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::key::Key;
+use super::origin::{Failure, Fetched, Validators};
+use crate::error::Error;
+
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
+
+/// Keeps bytes for all instances, and lets one of them at a time fill a key.
+///
+/// - Whoever wants to fill takes a lease on what they saw. It is given to one at a time and ends by itself.
+/// - A lease ends nothing else: `finish` writes only while the lease is held and the entry is still what was seen. After an
+///   invalidation, a put, or a write or removal by any other client, it writes nothing and says so.
+/// - A value and its time to live are written in one step.
+/// - Ages are by the store's clock. Followers hear of every change by whomever, or that they may have missed some.
+/// - What cannot be a value is removed and reported as nothing.
+pub trait SharedStore: fmt::Debug + Send + Sync + 'static {
+    fn look<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Look>;
+
+    /// `seen` is the print of the last look.
+    fn lease<'a>(&'a self, key: &'a Key, token: &'a Token, seen: &'a Print, ttl: Duration) -> StoreFuture<'a, Lease>;
+
+    /// False if the lease is lost.
+    fn renew<'a>(&'a self, key: &'a Key, token: &'a Token, ttl: Duration) -> StoreFuture<'a, bool>;
+
+    /// Ends the lease. False if it was lost before, so that nothing was written.
+    fn finish<'a>(&'a self, key: &'a Key, token: &'a Token, end: End<'a>) -> StoreFuture<'a, bool>;
+
+    /// Writes whatever is there.
+    fn put<'a>(&'a self, key: &'a Key, value: &'a Fetched, ttl: Duration) -> StoreFuture<'a, ()>;
+
+    fn invalidate<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, ()>;
+
+    /// Removes what was seen, if it is still there: it is no value.
+    fn discard<'a>(&'a self, key: &'a Key, seen: &'a Print) -> StoreFuture<'a, ()>;
+
+    /// Tells of changes until it is dropped. `None`: it cannot.
+    fn follow(&self, follower: Arc<dyn Follower>) -> Option<Box<dyn Following>>;
+}
+
+/// What the store has of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    pub print: Print,
+    pub found: Found,
+    /// The origin failed lately, for some other instance.
+    pub failed: Option<Failure>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Found {
+    Nothing,
+    Value {
+        content: Vec<u8>,
+        validators: Validators,
+        age: Duration,
+    },
+    /// It is remembered that the origin has nothing there.
+    Missing {
+        age: Duration,
+    },
+}
+
+/// What stood there, in short: another print is another value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Print(pub Vec<u8>);
+
+/// Who fills. Random, so that no two are the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    pub fn random() -> Self {
+        Self(format!("{:032x}", rand::random::<u128>()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lease {
+    /// It is this caller's to fill.
+    Lead,
+    /// Somebody else fills.
+    Led,
+    Failed(Failure),
+    /// Something else stands there than was seen.
+    Changed,
+}
+
+/// How a fill ended.
+#[derive(Debug, Clone, Copy)]
+pub enum End<'a> {
+    Value {
+        value: &'a Fetched,
+        ttl: Duration,
+    },
+    /// What stands there is still right; here it is once more, for stores that must write it again.
+    Unchanged {
+        value: &'a Fetched,
+        ttl: Duration,
+    },
+    /// Remembered for so long, if at all.
+    Missing {
+        ttl: Option<Duration>,
+    },
+    /// Others are told for so long.
+    Failed {
+        failure: &'a Failure,
+        ttl: Duration,
+    },
+}
+
+/// Whoever keeps copies. Calls must not wait.
+pub trait Follower: Send + Sync + 'static {
+    /// It was written or removed.
+    fn changed(&self, key: &Key);
+
+    /// Changes may have been missed until now.
+    fn in_doubt(&self);
+}
+
+/// Says up to when all changes are known, in microseconds of the caller's clock; `None` while they are not.
+pub trait Following: fmt::Debug + Send + Sync {
+    fn known_until(&self) -> Option<u64>;
+}

@@ -1,0 +1,122 @@
+//! Redis that is killed, frozen or full: it costs a soft time-out at most, and never an answer.
+
+use std::time::Duration;
+
+use sekisho::cache::{Cache, Failure, Freshness, Kept, Raw, Shape, Terms, Tier};
+use sekisho_testkit::RedisServer;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::{TestOrigin, entry, exists, fetched, fresh_for_an_hour, get, instance, instance_of, key, ms, terms, until};
+
+async fn in_memory(cache: &Cache<Raw>, name: &str) {
+    until("it is in memory", async || cache.get(&key(name)).await.unwrap().tier == Tier::Memory).await;
+}
+
+#[tokio::test]
+async fn redis_down_fallback() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let cache = instance(&server.url(), terms(), &origin).await;
+    server.kill9();
+    until("it is noticed", async || !cache.is_following()).await;
+    assert_eq!(get(&cache, "k").await, "v1");
+    let answer = cache.get(&key("k")).await.unwrap();
+    assert_eq!((answer.tier, origin.calls()), (Tier::Memory, 1), "what was fetched is kept here for a while");
+    assert!(!cache.is_sharing());
+    assert_eq!(cache.put(&key("p"), fetched("put")).await.unwrap(), Kept::HereOnly);
+    assert_eq!(get(&cache, "p").await, "put");
+    assert!(cache.invalidate(&key("k")).await.is_err(), "others may still have it");
+    assert_eq!(get(&cache, "k").await, "v2", "but not this one");
+
+    server.restart();
+    until("it is shared again", async || {
+        let name = format!("new{}", origin.calls());
+        get(&cache, &name).await;
+        exists(&server, &entry(&name))
+    })
+    .await;
+    until("it follows again", async || cache.is_following()).await;
+    assert!(cache.is_sharing());
+}
+
+#[tokio::test]
+async fn with_neither_redis_nor_origin_what_is_in_memory_stands_in() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let brief = Terms { alone_for: ms(1), share_failures: ms(1), ..terms() };
+    let cache = instance(&server.url(), brief, &origin).await;
+    in_memory(&cache, "k").await;
+    origin.now_says(|_, _| Err(Failure::new("503")));
+    server.kill9();
+    until("it is marked", async || matches!(cache.get(&key("k")).await.unwrap().freshness, Freshness::StaleOnError(_)))
+        .await;
+    assert_eq!(get(&cache, "k").await, "v1");
+    assert!(cache.get(&key("other")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_frozen_redis_costs_the_soft_timeout_and_then_nothing() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let soft = ms(300);
+    let cache = instance_of(&server.url(), terms(), &origin, Shape::Hash, soft).await;
+    server.freeze();
+    let begin = Instant::now();
+    assert_eq!(get(&cache, "a").await, "v1");
+    let first = begin.elapsed();
+    assert!(first >= ms(250) && first < soft * 2 + ms(500), "{first:?}");
+    // Those that come next do not wait, but for the one that tries again now and then.
+    let begin = Instant::now();
+    for n in 0..20 {
+        get(&cache, &format!("b{n}")).await;
+    }
+    let others = begin.elapsed();
+    assert!(others < soft * 5, "{others:?} for twenty, who would have waited {:?}", soft * 20);
+    server.thaw();
+    until("it is shared again", async || {
+        let name = format!("new{}", origin.calls());
+        get(&cache, &name).await;
+        exists(&server, &entry(&name))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_redis_the_origin_is_asked_by_so_many_at_a_time() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let cache = instance(&server.url(), Terms { concurrency: 4, ..terms() }, &origin).await;
+    server.kill9();
+    until("it is noticed", async || !cache.is_following()).await;
+    origin.shut();
+    let mut asking = JoinSet::new();
+    for n in 0..200 {
+        let cache = cache.clone();
+        asking.spawn(async move { get(&cache, &format!("k{}", n % 40)).await });
+    }
+    until("the origin is busy", async || origin.calls() == 4).await;
+    origin.open();
+    assert_eq!(asking.join_all().await.len(), 200);
+    assert_eq!((origin.calls(), origin.most()), (40, 4));
+}
+
+#[tokio::test]
+async fn a_full_or_read_only_redis_still_answers_what_it_has() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let cache = instance(&server.url(), fresh_for_an_hour(), &origin).await;
+    cache.put(&key("had"), fetched("kept")).await.unwrap();
+    for setting in [["maxmemory", "1"], ["min-replicas-to-write", "1"]] {
+        server.command(&["CONFIG", "SET", setting[0], setting[1]]).expect_success();
+        let name = format!("new-{}", setting[0]);
+        let value = get(&cache, &name).await;
+        assert!(value.starts_with('v'), "{value}");
+        assert!(!exists(&server, &entry(&name)));
+        assert_eq!(cache.put(&key("p"), fetched("put")).await.unwrap(), Kept::HereOnly);
+        server.command(&["CONFIG", "SET", setting[0], "0"]).expect_success();
+        until("it is shared again", async || {
+            let name = format!("again{}", origin.calls());
+            get(&cache, &name).await;
+            exists(&server, &entry(&name))
+        })
+        .await;
+    }
+    let other = instance(&server.url(), Terms { soft_timeout: Duration::from_secs(5), ..terms() }, &origin).await;
+    assert_eq!(get(&other, "had").await, "kept");
+}
