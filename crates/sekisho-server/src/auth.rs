@@ -61,6 +61,7 @@ async fn ask(app: &App, peer: Peer, headers: &HeaderMap, method: &str, uri: &str
     };
     let mut answer = answer.unwrap_or_else(|problem| problem.into_response());
     answer.headers_mut().insert(USER, caller.header());
+    caller.renew_cookie(answer.headers_mut());
     answer
 }
 

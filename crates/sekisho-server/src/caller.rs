@@ -2,15 +2,13 @@
 //!
 //! What callers say of themselves does not count; what they can show does.
 
-use std::time::Duration;
-
 use axum::http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use sekisho::identity::{Facts, SubjectPart, SubjectSpec};
 use sekisho::sessions::Session;
 use sekisho::tokens::{Claims, Refusal, TokenKind};
 
 use crate::app::App;
-use crate::config::Credential;
+use crate::config::{CookieConfig, Credential};
 use crate::cookie;
 use crate::respond::Problem;
 
@@ -25,6 +23,8 @@ pub(crate) struct Caller {
     claims: Option<Box<Claims>>,
     /// The cookie that carried the session.
     cookie: Option<String>,
+    /// The same with a longer life, when the session was let live on.
+    renewed: Option<HeaderValue>,
 }
 
 impl Caller {
@@ -56,6 +56,13 @@ impl Caller {
         }
     }
 
+    /// Tells the browser that its session lives on.
+    pub(crate) fn renew_cookie(&mut self, headers: &mut HeaderMap) {
+        if let Some((name, renewed)) = self.cookie.as_ref().zip(self.renewed.take()) {
+            cookie::renew(headers, name, renewed);
+        }
+    }
+
     fn claim(&self, name: &str) -> Option<String> {
         self.claims.as_ref()?.text(name)
     }
@@ -81,13 +88,17 @@ pub(crate) async fn establish(
         caller.claims = Some(Box::new(claims));
     }
     if require.contains(&Credential::Session) {
-        let session = session(app, cookie, headers).await?;
+        let (session, slid) = session(app, cookie, headers).await?;
         let user = session.id.user.as_str().to_owned();
         // Two credentials of two people are nobody's; a token of nobody is not this one's either.
         if caller.claims.is_some() && caller.user.as_ref() != Some(&user) {
             return Err(Problem::no_valid_session(cookie));
         }
         caller.user = Some(user);
+        if slid {
+            let config = CookieConfig { name: cookie.to_owned(), ..app.config.sessions.cookie.clone() };
+            caller.renewed = Some(cookie::set(&config, &session.id, session.ttl));
+        }
         caller.cookie = Some(cookie.to_owned());
     }
     if caller.claims.is_some() {
@@ -103,22 +114,16 @@ pub(crate) async fn establish(
     Ok(caller)
 }
 
-/// From the cookie alone. What ends a session takes no cookie away here: a store that is away would log everybody out.
-async fn session(app: &App, cookie: &str, headers: &HeaderMap) -> Result<Session, Problem> {
+/// From the cookie alone, and whether it was let live on. What ends a session takes no cookie away here: a store that is away
+/// would log everybody out.
+async fn session(app: &App, cookie: &str, headers: &HeaderMap) -> Result<(Session, bool), Problem> {
     let refused = || Problem::no_valid_session(cookie);
     let id = cookie::session(headers, cookie).ok_or_else(refused)?;
-    let session = app.sessions.get(&id).await.map_err(|error| app.problem(&error))?;
-    let Some(session) = session else {
+    let visited = app.sessions.visit(&id).await.map_err(|error| app.problem(&error))?;
+    visited.ok_or_else(|| {
         tracing::debug!("an unknown or ended session was shown");
-        return Err(refused());
-    };
-    // Once a tenth of its life has passed, not at every request: a touch is a write.
-    let ttl = app.sessions.terms().ttl;
-    if session.ttl.is_some_and(|left| left + (ttl / 10).max(Duration::from_secs(1)) <= ttl) {
-        let touched = app.sessions.touch(&id, None).await.map_err(|error| app.problem(&error))?;
-        return touched.ok_or_else(refused);
-    }
-    Ok(session)
+        refused()
+    })
 }
 
 /// From `Authorization` alone: what stands in a URL ends up in logs.

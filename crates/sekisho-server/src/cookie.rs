@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use axum::http::header::{COOKIE, HeaderMap, HeaderValue};
+use axum::http::header::{CACHE_CONTROL, COOKIE, HeaderMap, HeaderValue, SET_COOKIE};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use sekisho::sessions::SessionId;
 
@@ -20,6 +20,17 @@ pub(crate) fn set(config: &CookieConfig, id: &SessionId, ttl: Option<Duration>) 
     let escape = |text| utf8_percent_encode(text, ESCAPED);
     let value = format!("{}:{}", escape(id.user.as_str()), escape(id.sid.as_str()));
     line(config, &value, ttl)
+}
+
+/// Lets a browser keep the cookie for as long as a session lives that was just let live on. An answer that says something of
+/// this cookie itself is left alone: it has logged in, rotated or logged out meanwhile.
+pub(crate) fn renew(headers: &mut HeaderMap, name: &str, renewed: HeaderValue) {
+    if headers.get_all(SET_COOKIE).iter().any(|set| key(set.as_bytes()) == name.as_bytes()) {
+        return;
+    }
+    headers.append(SET_COOKIE, renewed);
+    // A cache on the way would hand one user's cookie to another, whatever the upstream thinks of caches.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
 }
 
 /// `Set-Cookie` that takes it away. A browser finds the cookie by the same attributes, so they are the same.
@@ -88,6 +99,24 @@ mod tests {
         let set = set(&config, &id, Some(Duration::from_secs(60)));
         assert_eq!(set, "__Host-session=u1:s1; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=60");
         assert_eq!(remove(&config), "__Host-session=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0");
+    }
+
+    #[test]
+    fn c16_a_renewed_cookie_gives_way_and_is_never_cached() {
+        let renewed = || HeaderValue::from_static("sid=u:s; Max-Age=60");
+        let mut headers = HeaderMap::new();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=600"));
+        headers.append(SET_COOKIE, HeaderValue::from_static("sids=x"));
+        renew(&mut headers, "sid", renewed());
+        assert_eq!(headers.get_all(SET_COOKIE).iter().collect::<Vec<_>>(), ["sids=x", "sid=u:s; Max-Age=60"]);
+        assert_eq!(headers[CACHE_CONTROL], "no-store");
+        for own in ["sid=; Max-Age=0", "sid=u:new; Path=/"] {
+            let mut headers = HeaderMap::new();
+            headers.append(SET_COOKIE, HeaderValue::from_static(own));
+            renew(&mut headers, "sid", renewed());
+            assert_eq!(headers.get_all(SET_COOKIE).iter().collect::<Vec<_>>(), [own]);
+            assert!(headers.get(CACHE_CONTROL).is_none());
+        }
     }
 
     #[test]

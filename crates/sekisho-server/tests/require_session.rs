@@ -19,6 +19,7 @@ routes:
   - { match: { path: /mine }, policy: all, require: [session], respond: { json: { hello: you } } }
   - { match: { path: /counted }, policy: users, require: [session], respond: {} }
   - { match: { path: /logout, methods: [POST] }, policy: all, respond: { logout: true, status: 200 } }
+  - { match: { path: /leave, methods: [POST] }, policy: all, require: [session], respond: { logout: true } }
 auth: { policy: all, session_cookie: sid, require: [session] }
 "#;
 
@@ -88,6 +89,58 @@ fn c08_requests_keep_a_session_alive_up_to_the_cap() {
     }
     server.clock.advance(Duration::from_secs(300));
     assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 401, "at the cap");
+}
+
+#[test]
+fn c08_the_cookie_lives_on_with_its_session() {
+    let server = TestServer::start(&format!("sessions: {{ ttl: 10m, max_lifetime: 1h }}\n{ROUTES}"));
+    let cookie = login(&server, "u1");
+    let mine = || ask(&server, "GET", "/mine", &[("cookie", &cookie)]);
+    server.clock.advance(Duration::from_secs(30));
+    assert_eq!((mine().status, mine().header("set-cookie")), (200, ""), "not at every request");
+    server.clock.advance(Duration::from_secs(300));
+    let renewed = mine();
+    let line = |age: u64| format!("{cookie}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age={age}");
+    assert_eq!((renewed.header("set-cookie"), renewed.header("cache-control")), (line(600).as_str(), "no-store"));
+    assert_eq!((mine().header("set-cookie"), mine().header("cache-control")), ("", ""));
+    // Forward-auth has a cookie of its own name.
+    server.clock.advance(Duration::from_secs(120));
+    let own = cookie.replace("__Host-session", "sid");
+    let renewed = server.send("GET", "/auth/forward", &[("cookie", &own)], String::new());
+    assert_eq!(renewed.header("set-cookie"), line(600).replace("__Host-session", "sid"));
+    // A login service that touches it passes the cookie on.
+    let (user, sid) = cookie.split_once('=').unwrap().1.split_once(':').unwrap();
+    let touched = server.post(&format!("/v1/sessions/{user}/{sid}/touch"), json!({ "ttl": 700 }));
+    assert_eq!(touched.header("set-cookie"), line(700));
+    // Up to the cap, and not beyond the logout.
+    for _ in 0..5 {
+        server.clock.advance(Duration::from_secs(540));
+        assert_eq!(mine().status, 200);
+    }
+    server.clock.advance(Duration::from_secs(300));
+    let renewed = mine();
+    assert_eq!(renewed.header("set-cookie"), line(3_600 - 30 - 300 - 120 - 5 * 540 - 300));
+    server.clock.advance(Duration::from_secs(100));
+    let left = ask(&server, "POST", "/leave", &[("cookie", &cookie)]);
+    let cookies: Vec<_> = left.headers.get_all("set-cookie").iter().collect();
+    assert_eq!(cookies, ["__Host-session=; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age=0"]);
+}
+
+#[test]
+fn c08_a_short_session_is_not_stretched_by_a_request() {
+    let server = TestServer::start(ROUTES);
+    let created = server.post("/v1/sessions/u1?ttl=60", json!({}));
+    let put = server.send("PUT", "/v1/sessions/u1/put?ttl=60", &[("content-type", "application/json")], "{}".into());
+    assert_eq!((created.status, put.status), (201, 200));
+    let made = created.header("set-cookie").split(';').next().unwrap().to_owned();
+    for cookie in [made.as_str(), "__Host-session=u1:put"] {
+        server.clock.advance(Duration::from_secs(20));
+        let reply = ask(&server, "GET", "/mine", &[("cookie", cookie)]);
+        assert_eq!(reply.status, 200, "{cookie}");
+        assert!(reply.header("set-cookie").ends_with("Max-Age=60"), "{reply:?}");
+        let (user, sid) = cookie.split_once('=').unwrap().1.split_once(':').unwrap();
+        assert_eq!(server.get(&format!("/v1/sessions/{user}/{sid}")).expect(200)["ttl_seconds"], 60);
+    }
 }
 
 #[test]

@@ -256,7 +256,7 @@ fn sessions() -> Vec<Route> {
             sessions::touch,
             of_one("touchSession", "Lets it live longer, up to the absolute cap")
                 .may_ask::<TouchBody>(json!({ "ttl": 3600 }))
-                .answers(ok("What is left of its life.").json::<SessionView>())
+                .answers(ok("What is left of its life; `Set-Cookie` is for the browser.").json::<SessionView>())
                 .fails(&[StatusCode::NOT_FOUND]),
         ),
         Route::post(

@@ -204,7 +204,9 @@ pub(super) async fn touch(
     let ttl = body.ttl.map(|ttl| seconds(ttl.0)).transpose()?;
     let session = app.sessions.touch(&id, ttl).await.map_err(|error| app.problem(&error))?;
     let session = session.ok_or_else(Problem::no_session)?;
-    Ok(Json(SessionView { ttl_seconds: ttl_seconds(&session) }).into_response())
+    let mut answer = Json(SessionView { ttl_seconds: ttl_seconds(&session) }).into_response();
+    answer.headers_mut().insert(SET_COOKIE, cookie::set(&app.config.sessions.cookie, &session.id, session.ttl));
+    Ok(answer)
 }
 
 pub(super) async fn rotate(State(app): State<Arc<App>>, OneSession(id): OneSession) -> Result<Response, Problem> {

@@ -21,7 +21,7 @@ use sekisho::limits::{Decision, ReserveOptions, Reserved};
 use tokio::time::Instant;
 
 use crate::app::App;
-use crate::caller;
+use crate::caller::{self, Caller};
 use crate::config::{Action, Route};
 use crate::facts::{self, Peer};
 use crate::respond::Problem;
@@ -132,12 +132,26 @@ fn is_named(host: &str, wanted: &str) -> bool {
     name.strip_suffix('.').unwrap_or(name).eq_ignore_ascii_case(wanted)
 }
 
-/// Charges the route's policy, then answers, with the figures on either answer.
+/// Finds out who it is, then answers; where that was a session that lives on, so does its cookie.
 async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
-    let caller =
+    let mut caller =
         caller::establish(app, &route.require, &route.policy, &app.config.sessions.cookie.name, &head.headers).await?;
+    let mut answer = answer(app, route, peer, head, body, &caller).await?;
+    caller.renew_cookie(answer.headers_mut());
+    Ok(answer)
+}
+
+/// Charges the route's policy, then answers, with the figures on either answer.
+async fn answer(
+    app: &App,
+    route: &Route,
+    peer: Peer,
+    head: Parts,
+    body: Option<Body>,
+    caller: &Caller,
+) -> Result<Response, Problem> {
     let client = facts::client(app, peer, &head.headers);
-    let facts = facts::of(app, &route.policy, client, &caller, Some(&route.endpoint), &head.headers);
+    let facts = facts::of(app, &route.policy, client, caller, Some(&route.endpoint), &head.headers);
     let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
     let decided = |error| app.problem(&error);
     match &route.action {
@@ -170,7 +184,7 @@ async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<
                     let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
                     let request = Request::from_parts(head, body.unwrap_or_default());
                     // In a box of its own, so that what only answers does not carry it.
-                    let errand = Errand { app, to, peer, is_trusted, caller: &caller };
+                    let errand = Errand { app, to, peer, is_trusted, caller };
                     Ok(Box::pin(forward::forward(errand, request, admission)).await)
                 }
             }

@@ -87,11 +87,14 @@ async fn remember(State(seen): State<Seen>, request: axum::extract::Request, nex
     next.run(axum::extract::Request::from_parts(head, Body::from(body))).await
 }
 
-/// `?tokens=7` says that it cost 7, at the place where an AI API says so; `?status=500` fails.
+/// `?tokens=7` says that it cost 7, at the place where an AI API says so; `?status=500` fails; `?cookie=…` sets one.
 async fn said(Query(query): Query<Vec<(String, String)>>) -> Response {
     let asked = |name: &str| query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
     if let Some(status) = asked("status") {
         return StatusCode::from_u16(status.parse().unwrap()).unwrap().into_response();
+    }
+    if let Some(cookie) = asked("cookie") {
+        return ([(header::SET_COOKIE, cookie.to_owned())], "echo").into_response();
     }
     let Some(tokens) = asked("tokens") else { return "echo".into_response() };
     let body = format!("{{\"candidates\":[\"x\"],\"usageMetadata\":{{\"totalTokenCount\":{tokens}}}}}");

@@ -1,7 +1,8 @@
-//! What a session holds: a JSON object, kept to the letter, of which only `created_at` is read.
+//! What a session holds: a JSON object, kept to the letter, of which only `created_at` and `expires_at` are read.
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -16,6 +17,7 @@ use crate::error::Invalid;
 pub struct Document {
     text: Arc<str>,
     created_at: Option<Timestamp>,
+    expires_at: Option<Timestamp>,
 }
 
 impl Document {
@@ -38,9 +40,9 @@ impl Document {
     /// Takes what the store holds, by whomever it was written: its size is not ours to judge.
     pub(crate) fn stored(text: Arc<str>) -> Result<Self, String> {
         // The error's own words quote what it found, which may be a token.
-        let created_at = created_at(&text)
-            .map_err(|error| format!("it is none at line {}, column {}", error.line(), error.column()))?;
-        Ok(Self { text, created_at })
+        let (created_at, expires_at) =
+            times(&text).map_err(|error| format!("it is none at line {}, column {}", error.line(), error.column()))?;
+        Ok(Self { text, created_at, expires_at })
     }
 
     pub fn as_str(&self) -> &str {
@@ -50,6 +52,12 @@ impl Document {
     /// When it says it was made. None where it does not say, or not in words that can be read.
     pub fn created_at(&self) -> Option<Timestamp> {
         self.created_at
+    }
+
+    /// How long it was meant to live when it was made, as far as it says so.
+    pub fn lifetime(&self) -> Option<Duration> {
+        let lifetime = self.expires_at?.since(self.created_at?);
+        Some(lifetime).filter(|lifetime| !lifetime.is_zero())
     }
 }
 
@@ -95,33 +103,39 @@ fn depth(text: &str) -> usize {
     deepest
 }
 
-/// Reads the object through, and keeps one member of it. Of a name that stands there twice the last counts, as in Python.
-fn created_at(text: &str) -> Result<Option<Timestamp>, serde_json::Error> {
+/// `created_at` and `expires_at`.
+type Times = (Option<Timestamp>, Option<Timestamp>);
+
+/// Reads the object through, and keeps two members of it. Of a name that stands there twice the last counts, as in Python.
+fn times(text: &str) -> Result<Times, serde_json::Error> {
     struct Head;
     impl<'de> Visitor<'de> for Head {
-        type Value = Option<Timestamp>;
+        type Value = Times;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut created = None;
+            let (mut created, mut expires) = (None, None);
             while let Some(name) = map.next_key::<std::borrow::Cow<'de, str>>()? {
-                if name == "created_at" {
-                    let value: serde_json::Value = map.next_value()?;
-                    created = value.as_str().and_then(read_time);
-                } else {
-                    map.next_value::<IgnoredAny>()?;
-                }
+                let time = match &*name {
+                    "created_at" => &mut created,
+                    "expires_at" => &mut expires,
+                    _ => {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                };
+                *time = map.next_value::<serde_json::Value>()?.as_str().and_then(read_time);
             }
-            Ok(created)
+            Ok((created, expires))
         }
     }
     let mut reader = serde_json::Deserializer::from_str(text);
-    let created = reader.deserialize_map(Head)?;
+    let times = reader.deserialize_map(Head)?;
     reader.end()?;
-    Ok(created)
+    Ok(times)
 }
 
 #[cfg(test)]
@@ -161,6 +175,20 @@ mod tests {
         for text in [r"{}", r#"{"created_at":17}"#, r#"{"created_at":null}"#, r#"{"created_at":"soon"}"#] {
             assert_eq!(Document::new(text).unwrap().created_at(), None, "{text}");
         }
+    }
+
+    #[test]
+    fn a_document_may_say_how_long_it_was_meant_to_live() {
+        let lifetime = |created: &str, expires: &str| {
+            let text = format!(r#"{{"created_at":{created},"expires_at":{expires}}}"#);
+            Document::new(text).unwrap().lifetime()
+        };
+        let (ten, half_past) = (r#""2025-09-30T10:00:00""#, r#""2025-09-30T10:30:00Z""#);
+        assert_eq!(lifetime(ten, half_past), Some(Duration::from_secs(1_800)));
+        for (created, expires) in [(half_past, ten), (ten, ten), (ten, "null"), ("17", ten), (ten, "1759226400")] {
+            assert_eq!(lifetime(created, expires), None, "{created} {expires}");
+        }
+        assert_eq!(Document::new("{}").unwrap().lifetime(), None);
     }
 
     #[test]

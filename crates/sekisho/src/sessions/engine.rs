@@ -67,18 +67,24 @@ impl Sessions {
         members.insert("created_at".into(), write_time(now).into());
         members.insert("expires_at".into(), write_time(now + ttl.min(self.terms.max_lifetime)).into());
         let document = Document::new(Value::Object(members).to_string())?;
-        self.store(&Save { id: &id, document: &document, over: Over::Nothing { ttl } }).await
+        self.store(&Save {
+            id: &id,
+            document: &document,
+            over: Over::Nothing { ttl },
+            idle: self.shorter(&document, ttl),
+        })
+        .await
     }
 
     /// Stores exactly what is given, over whatever stands there, unless that has ended.
     pub async fn put(&self, id: &SessionId, document: &Document, ttl: Option<Duration>) -> Result<Put, Error> {
         let ttl = self.ttl(ttl)?;
-        self.store(&Save { id, document, over: Over::Anything { ttl } }).await
+        self.store(&Save { id, document, over: Over::Anything { ttl }, idle: self.shorter(document, ttl) }).await
     }
 
     /// Stores exactly what is given, if `expected` stands there. How long it lives does not change.
     pub async fn replace(&self, id: &SessionId, expected: &Document, document: &Document) -> Result<Put, Error> {
-        self.store(&Save { id, document, over: Over::This(expected) }).await
+        self.store(&Save { id, document, over: Over::This(expected), idle: None }).await
     }
 
     /// Changes a session from what it is, again if somebody else has changed it meanwhile: no writer's change is lost.
@@ -108,6 +114,19 @@ impl Sessions {
     pub async fn touch(&self, id: &SessionId, ttl: Option<Duration>) -> Result<Option<Session>, Error> {
         let ttl = self.ttl(ttl)?;
         self.store.touch(id, ttl, &self.terms).await
+    }
+
+    /// What a request of its user does: the session, if it is alive, and whether it was let live on. It is, by as long as it
+    /// lives without being touched, once a tenth of that has passed: not at every request, because a touch is a write.
+    pub async fn visit(&self, id: &SessionId) -> Result<Option<(Session, bool)>, Error> {
+        let Some(session) = self.get(id).await? else { return Ok(None) };
+        let idle = session.idle;
+        let is_due = session.ttl.is_some_and(|left| left + (idle / 10).max(Duration::from_secs(1)) <= idle);
+        if !is_due {
+            return Ok(Some((session, false)));
+        }
+        let touched = self.store.touch(id, idle, &self.terms).await?;
+        Ok(touched.map(|session| (session, true)))
     }
 
     /// Ends one, and says whether it was there. Its id is dead also if it was not.
@@ -151,9 +170,10 @@ impl Sessions {
             }
             self.store.keep_instead(id, &new.sid, &self.terms).await?;
             let ttl = old.ttl.unwrap_or(self.terms.max_lifetime);
-            let save = Save { id: &new, document: &document, over: Over::Nothing { ttl } };
+            let idle = self.shorter(&document, old.idle);
+            let save = Save { id: &new, document: &document, over: Over::Nothing { ttl }, idle };
             return match self.store.save(&save, &self.terms).await? {
-                Saved::Saved { ttl, .. } => Ok(Some(Session { id: new, document, ttl, since: old.since })),
+                Saved::Saved { ttl, .. } => Ok(Some(Session { id: new, document, ttl, ..old })),
                 Saved::Ended { .. } | Saved::Changed(_) => Ok(None),
             };
         }
@@ -175,7 +195,8 @@ impl Sessions {
                 }
                 let (id, document) = (save.id.clone(), save.document.clone());
                 let since = document.created_at().unwrap_or_else(|| self.clock.now());
-                Ok(Put::Stored(Session { id, document, ttl, since }))
+                let idle = self.terms.idle(&document, save.idle);
+                Ok(Put::Stored(Session { id, document, ttl, since, idle }))
             }
         }
     }
@@ -190,6 +211,11 @@ impl Sessions {
             self.end(&session.id).await?;
         }
         Ok(())
+    }
+
+    /// What has to be kept of how long it was stored for: nothing, where terms and document say as much.
+    fn shorter(&self, document: &Document, idle: Duration) -> Option<Duration> {
+        (idle < self.terms.idle(document, None)).then_some(idle)
     }
 
     fn ttl(&self, ttl: Option<Duration>) -> Result<Duration, Invalid> {

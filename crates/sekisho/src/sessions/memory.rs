@@ -34,11 +34,18 @@ struct Shard {
 
 #[derive(Debug, Default)]
 struct User {
-    sessions: HashMap<Sid, Until<Document>>,
+    sessions: HashMap<Sid, Until<Kept>>,
     ended: HashMap<Sid, Until<()>>,
     seen: HashMap<Sid, Until<Timestamp>>,
     mark: Option<Until<Timestamp>>,
     only: Option<(Until<Timestamp>, Sid)>,
+}
+
+#[derive(Debug, Clone)]
+struct Kept {
+    document: Document,
+    /// How long it lives without being touched, where it was stored for less than is said.
+    idle: Option<Duration>,
 }
 
 /// Something with a time at which it is forgotten.
@@ -131,7 +138,7 @@ impl User {
     }
 
     fn look(&mut self, id: &SessionId, now: Timestamp, all: Option<Timestamp>, terms: &Terms) -> Option<Session> {
-        let Until { value: document, until } = self.sessions.get(&id.sid)?.clone();
+        let Until { value: Kept { document, idle }, until } = self.sessions.get(&id.sid)?.clone();
         if until <= now {
             self.sessions.remove(&id.sid);
             return None;
@@ -147,7 +154,8 @@ impl User {
         match judge(&facts) {
             Verdict::Alive { since } | Verdict::New { since } => {
                 let until = until.min(since + terms.max_lifetime);
-                Some(Session { id: id.clone(), document, ttl: Some(until.since(now)), since })
+                let idle = terms.idle(&document, idle);
+                Some(Session { id: id.clone(), document, ttl: Some(until.since(now)), since, idle })
             }
             Verdict::Ended | Verdict::Over => {
                 self.finish(&id.sid, now, terms);
@@ -169,11 +177,11 @@ impl User {
             return Saved::Ended { mark };
         }
         let there = self.sessions.get(sid).filter(|session| session.until > now);
-        let expires = match (save.over, there) {
-            (Over::Nothing { .. }, Some(there)) => return Saved::Changed(Some(there.value.clone())),
-            (Over::Nothing { ttl } | Over::Anything { ttl }, _) => now + ttl,
-            (Over::This(expected), Some(there)) if there.value == *expected => there.until,
-            (Over::This(_), there) => return Saved::Changed(there.map(|there| there.value.clone())),
+        let (expires, idle) = match (save.over, there) {
+            (Over::Nothing { .. }, Some(there)) => return Saved::Changed(Some(there.value.document.clone())),
+            (Over::Nothing { ttl } | Over::Anything { ttl }, _) => (now + ttl, save.idle),
+            (Over::This(expected), Some(there)) if there.value.document == *expected => (there.until, there.value.idle),
+            (Over::This(_), there) => return Saved::Changed(there.map(|there| there.value.document.clone())),
         };
         let created = believed(save.document.created_at(), now);
         let since = created.or(self.seen(sid, now));
@@ -188,7 +196,8 @@ impl User {
         if created.is_none() {
             self.seen.insert(sid.clone(), Until { value: since, until: now + terms.max_lifetime * 2 });
         }
-        self.sessions.insert(sid.clone(), Until { value: save.document.clone(), until });
+        let value = Kept { document: save.document.clone(), idle };
+        self.sessions.insert(sid.clone(), Until { value, until });
         self.sessions.retain(|_, session| session.until > now);
         Saved::Saved { known: self.sessions.len(), ttl: Some(until.since(now)) }
     }
@@ -236,9 +245,9 @@ impl SessionStore for MemoryStore {
 
     fn end<'a>(&'a self, id: &'a SessionId, only_if: Option<&'a Document>, terms: &'a Terms) -> StoreFuture<'a, bool> {
         ready(self.write(&id.user, |user, now, _| {
-            let holds = |expected| {
+            let holds = |expected: &Document| {
                 let there = user.sessions.get(&id.sid).and_then(|there| there.live(now));
-                there == Some(expected) && !user.has_ended(&id.sid, now)
+                there.is_some_and(|there| there.document == *expected) && !user.has_ended(&id.sid, now)
             };
             only_if.is_none_or(holds) && user.finish(&id.sid, now, terms)
         }))

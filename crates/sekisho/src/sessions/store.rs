@@ -79,6 +79,13 @@ impl Default for Terms {
 }
 
 impl Terms {
+    /// How long a session lives without being touched: as long as it was stored for, where that is known, and as it says
+    /// itself, but not longer than these terms say.
+    pub(crate) fn idle(&self, document: &Document, stored_for: Option<Duration>) -> Duration {
+        let said = [document.lifetime(), stored_for].into_iter().flatten().min().unwrap_or(self.ttl);
+        said.min(self.ttl).max(Duration::from_secs(1))
+    }
+
     /// How long it is remembered that a session has ended: until the absolute cap would refuse it anyway.
     pub(crate) fn keep_ended(&self) -> Duration {
         self.max_lifetime.max(self.ttl) + super::judge::SKEW * 2
@@ -94,6 +101,8 @@ pub struct Session {
     pub ttl: Option<Duration>,
     /// Where its absolute lifetime counts from.
     pub since: Timestamp,
+    /// How long it lives without being touched: what a request of its user lets it live on for.
+    pub idle: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -101,6 +110,9 @@ pub struct Save<'a> {
     pub id: &'a SessionId,
     pub document: &'a Document,
     pub over: Over<'a>,
+    /// How long it lives without being touched, where that is shorter than terms and document say. What replaces `This` has
+    /// what that had.
+    pub idle: Option<Duration>,
 }
 
 /// What may stand there before, and how long the new one lives.

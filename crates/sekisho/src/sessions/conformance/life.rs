@@ -97,6 +97,64 @@ pub(super) async fn a_touch_never_shortens_and_never_writes(desk: &Desk<'_>) {
     assert_eq!(desk.get("s").await.unwrap().document, document);
 }
 
+/// What is left of it after a request of its user, and whether that let it live on.
+async fn visited(desk: &Desk<'_>, sid: &str) -> (Duration, bool) {
+    let (session, slid) = desk.sessions.visit(&desk.id(sid)).await.unwrap().unwrap();
+    (session.ttl.unwrap(), slid)
+}
+
+/// On a store with a clock of its own a little time passes by itself.
+fn about(ttl: Duration, expected: Duration) -> bool {
+    ttl <= expected && ttl + SECOND * 10 > expected
+}
+
+pub(super) async fn c08_a_request_lets_a_session_live_on_by_its_own_measure(desk: &Desk<'_>) {
+    desk.login("usual").await;
+    desk.sessions.put(&desk.id("short"), &desk.fresh("short"), Some(SECOND * 600)).await.unwrap();
+    let says = |sid: &str, lifetime| {
+        let (created, expires) = (write_time(desk.now()), write_time(desk.now() + lifetime));
+        Document::new(format!(r#"{{"note":"{sid}","created_at":"{created}","expires_at":"{expires}"}}"#)).unwrap()
+    };
+    // An older client says it in the document, and stores it for that long.
+    desk.sessions.put(&desk.id("says"), &says("says", SECOND * 900), Some(SECOND * 900)).await.unwrap();
+    // Whoever says a week slides by no more than the terms: else idle sessions would stay.
+    desk.sessions.put(&desk.id("long"), &says("long", HOUR * 168), Some(HOUR * 2)).await.unwrap();
+    desk.pass(SECOND * 30);
+    for sid in ["usual", "short", "says", "long"] {
+        assert!(!visited(desk, sid).await.1, "{sid}: a write at every request");
+    }
+    desk.pass(SECOND * 400);
+    let (ttl, slid) = visited(desk, "short").await;
+    assert!(slid && about(ttl, SECOND * 600), "{ttl:?}");
+    let (ttl, slid) = visited(desk, "says").await;
+    assert!(slid && about(ttl, SECOND * 900), "{ttl:?}");
+    let (ttl, slid) = visited(desk, "usual").await;
+    assert!(slid && about(ttl, HOUR), "{ttl:?}");
+    let (ttl, slid) = visited(desk, "long").await;
+    assert!(!slid && about(ttl, HOUR * 2 - SECOND * 430), "{ttl:?}");
+    desk.pass(SECOND * 599);
+    assert!(desk.is_alive("short").await);
+    desk.pass(SECOND);
+    assert!(!desk.is_alive("short").await);
+    assert_eq!(desk.sessions.visit(&desk.id("short")).await.unwrap(), None);
+}
+
+pub(super) async fn c08_what_it_was_stored_for_goes_with_it(desk: &Desk<'_>) {
+    let first = desk.fresh("s");
+    desk.sessions.put(&desk.id("s"), &first, Some(SECOND * 600)).await.unwrap();
+    desk.sessions.replace(&desk.id("s"), &first, &desk.fresh("replaced")).await.unwrap();
+    desk.pass(SECOND * 100);
+    let new = desk.sessions.rotate(&desk.id("s")).await.unwrap().unwrap();
+    desk.pass(SECOND * 100);
+    let (ttl, slid) = visited(desk, new.id.sid.as_str()).await;
+    assert!(slid && about(ttl, SECOND * 600), "{ttl:?}");
+    // Stored again as usual, it slides as usual.
+    desk.put(new.id.sid.as_str(), &desk.fresh("s")).await;
+    desk.pass(SECOND * 400);
+    let (ttl, slid) = visited(desk, new.id.sid.as_str()).await;
+    assert!(slid && about(ttl, HOUR), "{ttl:?}");
+}
+
 pub(super) async fn a_session_that_does_not_say_counts_from_when_it_was_first_seen(desk: &Desk<'_>) {
     let ahead = write_time(desk.now() + HOUR * 9);
     for (sid, text) in [("none", "{}".to_owned()), ("ahead", format!(r#"{{"created_at":"{ahead}"}}"#))] {

@@ -63,6 +63,8 @@ pub async fn run(world: &dyn World) {
         life::c08_idle_and_absolute_expiry_hold_together,
         life::c08_a_session_cannot_be_stored_beyond_the_cap,
         life::a_touch_never_shortens_and_never_writes,
+        life::c08_a_request_lets_a_session_live_on_by_its_own_measure,
+        life::c08_what_it_was_stored_for_goes_with_it,
         life::a_session_that_does_not_say_counts_from_when_it_was_first_seen,
         life::c09_one_too_many_ends_the_oldest,
         life::a_list_has_what_is_alive_the_newest_first,

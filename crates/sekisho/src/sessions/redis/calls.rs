@@ -17,10 +17,11 @@ use crate::store::redis::Job;
 pub(super) struct Keys(Vec<String>);
 
 impl Keys {
-    /// Those of a session that lie in its own slot: the session, its tombstone, when it was first seen.
+    /// Those of a session that lie in its own slot: the session, its tombstone, when it was first seen, how long it may idle.
     pub(super) fn of(id: &SessionId) -> Self {
         let session = session_key(id);
-        Self(vec![format!("ended:{{{session}}}"), format!("seen:{{{session}}}")]).before(session)
+        let beside = ["ended", "seen", "idle"].map(|name| format!("{name}:{{{session}}}"));
+        Self(beside.into()).before(session)
     }
 
     /// All that a decision about a session reads.
@@ -71,6 +72,7 @@ pub(super) struct Found {
     pub(super) seen: Option<Timestamp>,
     pub(super) mark: Option<Timestamp>,
     pub(super) is_known: bool,
+    pub(super) idle: Option<Duration>,
     pub(super) now: Timestamp,
 }
 
@@ -88,6 +90,7 @@ impl RedisStore {
             seen: reply.next_time(),
             mark: reply.next_time(),
             is_known: reply.next_int()? == 1,
+            idle: reply.next_time().map(|idle| Duration::from_micros(idle.as_micros())),
             now: reply.next_time().ok_or_else(|| odd("no time"))?,
         })
     }
@@ -105,7 +108,7 @@ impl RedisStore {
             Over::Anything { ttl } => ("a", Some(ttl), ""),
             Over::This(document) => ("t", None, document.as_str()),
         };
-        let args: [&[u8]; 8] = [
+        let args: [&[u8]; 9] = [
             save.id.sid.as_str().as_bytes(),
             save.document.as_str().as_bytes(),
             &ttl.map(number).unwrap_or_default(),
@@ -114,6 +117,7 @@ impl RedisStore {
             over.as_bytes(),
             expected.as_bytes(),
             &mark.map(time).unwrap_or_default(),
+            &save.idle.map(number).unwrap_or_default(),
         ];
         let mut reply = self.run("save", keys, &args).await?;
         match reply.next_text()?.as_deref() {
@@ -174,7 +178,7 @@ impl RedisStore {
     }
 
     pub(super) async fn see(&self, id: &SessionId, terms: &Terms) -> Result<Timestamp, Error> {
-        let seen = Keys::of(id).0.pop().unwrap_or_default();
+        let seen = Keys::of(id).0.swap_remove(2);
         let mut reply = self.run("see", Keys::one(seen), &[&number(terms.max_lifetime * 2)]).await?;
         reply.next_time().ok_or_else(|| odd("no time"))
     }

@@ -5,6 +5,7 @@
 //! ended:{session:<user>:<sid>}   a tombstone. The hash tag is the session's own key, so that both lie in one slot and a
 //!                                save that comes too late is refused in the same step that would write it
 //! seen:{session:<user>:<sid>}    when it was first seen, where it does not say when it was made
+//! idle:{session:<user>:<sid>}    how long it lives without being touched (ms), where it was stored for less than it says
 //! sidx:<user>                    sorted set: sid → expiry (ms)
 //! only:<user>                    "<ms> <sid>": all but this session, begun until then, have ended
 //! nbf:user:<user>, nbf:all       marks (ms) that end sessions and tokens
@@ -118,7 +119,8 @@ impl RedisStore {
         if !found.is_known {
             self.index(id, ttl.unwrap_or(left)).await?;
         }
-        Ok(Some(Session { id: id.clone(), document, ttl, since }))
+        let idle = terms.idle(&document, found.idle);
+        Ok(Some(Session { id: id.clone(), document, ttl, since, idle }))
     }
 
     async fn extend(&self, id: &SessionId, ttl: Duration, terms: &Terms) -> Result<Option<Session>, Error> {

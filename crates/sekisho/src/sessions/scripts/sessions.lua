@@ -44,26 +44,26 @@ end
 
 local ops = {}
 
--- session ended seen [only nbf:user nbf:all sidx] · sid → value ttl ended seen mark known now
+-- session ended seen idle [only nbf:user nbf:all sidx] · sid → value ttl ended seen mark known idle now
 function ops.get(k, a, keys, now)
-  local on_one = keys > 3
-  local v = call('MGET', unpack(KEYS, k, k + (on_one and 5 or 2)))
+  local on_one = keys > 4
+  local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
   local ttl = call('PTTL', KEYS[k])
-  local known = on_one and v[1] and call('ZSCORE', KEYS[k + 6], ARGV[a])
-  local mark = on_one and mark_of(ARGV[a], v[4], v[5], v[6])
-  return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, now }
+  local known = on_one and v[1] and call('ZSCORE', KEYS[k + 7], ARGV[a])
+  local mark = on_one and mark_of(ARGV[a], v[5], v[6], v[7])
+  return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, v[4], now }
 end
 
--- session ended seen [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark
+-- session ended seen idle [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark idle
 -- → 'saved' known ttl since · 'ended' mark · 'changed' value. `over`: n nothing, a anything, t this (its ttl stays).
 -- `mark` is what the caller has read, on Cluster.
 function ops.save(k, a, keys, now)
   local sid, json, ttl, created = ARGV[a], ARGV[a + 1], whole(ARGV[a + 2]), whole(ARGV[a + 3])
   local lifetime, over, expected, mark = whole(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], whole(ARGV[a + 7])
-  local session, ended, seen, sidx = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 6]
-  local on_one = keys > 3
-  local v = call('MGET', unpack(KEYS, k, k + (on_one and 5 or 2)))
-  if on_one then mark = mark_of(sid, v[4], v[5], v[6]) end
+  local session, ended, seen, idle, sidx = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 7]
+  local on_one = keys > 4
+  local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
+  if on_one then mark = mark_of(sid, v[5], v[6], v[7]) end
   if v[2] then return { 'ended', mark or false } end
   if over == 't' and v[1] ~= expected then return { 'changed', v[1] } end
   if over == 'n' and call('EXISTS', session) == 1 then return { 'changed', v[1] } end
@@ -78,6 +78,11 @@ function ops.save(k, a, keys, now)
   else
     ttl = math.min(ttl, left)
     call('SET', session, json, 'PX', string.format('%.0f', ttl))
+    if ARGV[a + 8] ~= '' then
+      call('SET', idle, ARGV[a + 8], 'PX', string.format('%.0f', left))
+    elseif v[4] then
+      call('UNLINK', idle)
+    end
   end
   if not created then call('SET', seen, string.format('%.0f', since or now), 'PX', string.format('%.0f', lifetime * 2)) end
   local known = 0
@@ -101,15 +106,15 @@ function ops.touch(k, a, keys, now)
   return { 1, had }
 end
 
--- session ended seen [sidx] · sid keep expected strict → 1 if it was there, else 0. Where something is expected, only that
+-- session ended seen idle [sidx] · sid keep expected strict → 1 if it was there, else 0. Where something is expected, only that
 -- ends; `strict`: and only if it has not ended before.
 function ops.finish(k, a, keys)
   local expected, there = ARGV[a + 2], call('EXISTS', KEYS[k])
   if expected ~= '' and call('GET', KEYS[k]) ~= expected then return { 0 } end
   if ARGV[a + 3] == '1' and call('EXISTS', KEYS[k + 1]) == 1 then return { 0 } end
   call('SET', KEYS[k + 1], 'true', 'PX', ARGV[a + 1])
-  call('UNLINK', KEYS[k], KEYS[k + 2])
-  if keys > 3 then call('ZREM', KEYS[k + 3], ARGV[a]) end
+  call('UNLINK', KEYS[k], KEYS[k + 2], KEYS[k + 3])
+  if keys > 4 then call('ZREM', KEYS[k + 4], ARGV[a]) end
   return { there }
 end
 
@@ -168,7 +173,7 @@ function ops.mark(k, a, keys, now)
     else
       local session = prefix .. sid
       call('SET', 'ended:{' .. session .. '}', 'true', 'PX', keep_ended)
-      call('UNLINK', session, 'seen:{' .. session .. '}')
+      call('UNLINK', session, 'seen:{' .. session .. '}', 'idle:{' .. session .. '}')
       call('ZREM', KEYS[k + 1], sid)
     end
   end
