@@ -5,7 +5,8 @@
 use futures_util::future::{try_join, try_join3};
 
 use super::RedisStore;
-use super::calls::{Found, Keys, mark_key, only_key};
+use super::calls::{Keys, mark_key, only_key};
+use super::find::Found;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::sessions::id::{SessionId, Sid};
@@ -14,8 +15,7 @@ use crate::sessions::store::{Over, Save, Saved, Terms};
 
 impl RedisStore {
     pub(super) async fn find_on_cluster(&self, id: &SessionId) -> Result<Found, Error> {
-        let (found, mark, is_known) =
-            try_join3(self.find_with(id, Keys::of(id)), self.marks(id), self.is_known(id)).await?;
+        let (found, mark, is_known) = try_join3(self.find_beside(id), self.marks(id), self.is_known(id)).await?;
         Ok(Found { mark, is_known, ..found })
     }
 
@@ -56,7 +56,7 @@ impl RedisStore {
 }
 
 /// As `mark_of` in the script.
-fn latest(sid: &Sid, only: Option<&str>, user: Option<&str>, all: Option<&str>) -> Option<Timestamp> {
+pub(super) fn latest(sid: &Sid, only: Option<&str>, user: Option<&str>, all: Option<&str>) -> Option<Timestamp> {
     let only = only.and_then(|only| only.split_once(' ')).filter(|(_, kept)| *kept != sid.as_str());
     [user, all, only.map(|(at, _)| at)]
         .into_iter()
