@@ -22,6 +22,8 @@ const BUSY_TASKS: usize = 64;
 /// a pause would take one of the machine's cores away from who is measured.
 const LOOK: Duration = Duration::from_micros(20);
 const FREEZES: usize = 15;
+/// How old knowledge is between two signs of life, with something to spare.
+const FRESH: Duration = Duration::from_millis(150);
 
 pub(crate) fn run() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -84,7 +86,8 @@ fn staleness(server: &RedisServer, instance: &Revocations) -> anyhow::Result<()>
             .collect();
         let mut times = vec![Vec::new(); views.len()];
         for _ in 0..freezes {
-            wait_until(|| views.iter().all(|view| view.check(&token) == Ok(Verdict::Good)));
+            // Under a wide bound a check is answered long before the last freeze is forgotten.
+            wait_until(|| instance.staleness().is_some_and(|age| age < FRESH));
             server.freeze();
             let start = now();
             for (view, times) in views.iter().zip(&mut times) {
