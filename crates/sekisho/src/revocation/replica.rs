@@ -23,7 +23,7 @@ pub(super) struct Replica {
     refresh: Space,
     users: Space,
     revoked: Box<[Shard<HashTable<Entry>>]>,
-    marks: Box<[Shard<HashMap<[u64; 2], Mark>>]>,
+    marks: Box<[Shard<Marks>]>,
     /// Whether there was ever a mark of a user: most processes need not look for one.
     has_marks: AtomicBool,
     /// Everyone's, asked on every request by all threads: nothing that they would take from each other. Of the two each grows
@@ -31,6 +31,9 @@ pub(super) struct Replica {
     everyone_at: AtomicU64,
     everyone_until: AtomicU32,
 }
+
+/// By the fingerprints of users.
+type Marks = HashMap<[u64; 2], Mark>;
 
 /// A lock in a cache line of its own, so that threads disturb each other only where they mean the same shard.
 #[derive(Default)]
