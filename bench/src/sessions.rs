@@ -15,7 +15,10 @@ use sekisho::sessions::write_time;
 use sekisho_testkit::RedisServer;
 use serde_json::{Map, Value, json};
 
-const PARTS: [(&str, fn() -> anyhow::Result<()>); 5] = [
+/// A name, and what runs it.
+type Part = (&'static str, fn() -> anyhow::Result<()>);
+
+const PARTS: [Part; 5] = [
     ("revocation", revocation::run),
     ("tokens", tokens::run),
     ("store", store::run),
