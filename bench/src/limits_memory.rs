@@ -216,7 +216,7 @@ fn two_rules() {
 }
 
 /// Resident bytes of this process, from the kernel.
-fn resident() -> usize {
+pub(crate) fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).unwrap_or(0) * 4096
 }

@@ -17,7 +17,7 @@ use crate::measure::{median, ratio, row};
 
 const SUBJECTS: usize = 20_000;
 const ROUNDS: usize = 15;
-const LASTS: Duration = Duration::from_millis(500);
+pub(crate) const LASTS: Duration = Duration::from_millis(500);
 
 /// Seed 000's reservation as one script: sliding log and daily counter, on Redis's clock.
 const SEED: &str = r"
@@ -39,7 +39,7 @@ return {0, ARGV[1]}";
 
 /// Runs `one` in `tasks` tasks for a while and returns how many a second were done.
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
-async fn rate<F, Fut>(tasks: usize, one: F) -> f64
+pub(crate) async fn rate<F, Fut>(tasks: usize, one: F) -> f64
 where
     F: Fn(usize) -> Fut + Send + Sync + Clone + 'static,
     Fut: Future<Output = ()> + Send,
@@ -171,7 +171,7 @@ pub(crate) async fn profile(what: &str, tasks: usize) -> anyhow::Result<()> {
 }
 
 /// CPU time of a process in microseconds, in the kernel's ticks of 10 ms.
-fn cpu(pid: &str) -> f64 {
+pub(crate) fn cpu(pid: &str) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     fields.iter().skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() * 10_000.0

@@ -1,4 +1,4 @@
-//! Benchmarks side by side with peers: `cargo xtask bench limits`, `cargo xtask bench doors`.
+//! Benchmarks side by side with peers: `cargo xtask bench limits`, `cargo xtask bench doors`, `cargo xtask bench sessions`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints its table, and stops where it fails")]
 
 mod doors;
@@ -6,6 +6,7 @@ mod keys;
 mod limits_memory;
 mod limits_redis;
 mod measure;
+mod sessions;
 
 fn main() -> anyhow::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,17 +27,19 @@ fn main() -> anyhow::Result<()> {
             doors::run(which);
             Ok(())
         }
+        ["sessions", which @ ..] => sessions::run(which),
         ["serve", what, port] => doors::trivial::serve(what, port.parse()?),
         ["churn", who] => {
             limits_memory::churn(who);
             Ok(())
         }
+        ["bytes", "revocations"] => sessions::revocation::bytes(),
         ["bytes", who] => {
             limits_memory::bytes(who);
             Ok(())
         }
         _ => anyhow::bail!(
-            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint]"
+            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation]"
         ),
     }
 }

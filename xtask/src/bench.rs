@@ -29,6 +29,9 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<()> {
         return doors(args);
     }
     let run = ["run", "--release", "--package", "sekisho-bench"];
+    if name == "sessions" {
+        setup::redis_server()?;
+    }
     // Only these measure the peers on Redis, which need more than Rust to build.
     if !matches!((name, args), ("limits", [] | ["redis"] | ["profile", "limitador", _])) {
         return shell::cargo(&[&run[..], &["--", name], args].concat());

@@ -3,6 +3,8 @@
 //! Knowledge only grows. An entry stays until its deadline whatever the store says later, and merging takes the greater
 //! deadline or mark: so order, repeats, evictions, flushes and lost failovers need no case of their own.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
 use hashbrown::{HashMap, HashTable};
 use parking_lot::RwLock;
 
@@ -20,10 +22,23 @@ pub(super) struct Replica {
     access: Space,
     refresh: Space,
     users: Space,
-    everyone: Fingerprint,
-    revoked: Box<[RwLock<HashTable<Entry>>]>,
-    marks: RwLock<HashMap<[u64; 2], Mark>>,
+    revoked: Box<[Shard<HashTable<Entry>>]>,
+    marks: Box<[Shard<Marks>]>,
+    /// Whether there was ever a mark of a user: most processes need not look for one.
+    has_marks: AtomicBool,
+    /// Everyone's, asked on every request by all threads: nothing that they would take from each other. Of the two each grows
+    /// by itself; whoever reads between sees the old mark for longer or the new one for less long, for one moment.
+    everyone_at: AtomicU64,
+    everyone_until: AtomicU32,
 }
+
+/// By the fingerprints of users.
+type Marks = HashMap<[u64; 2], Mark>;
+
+/// A lock in a cache line of its own, so that threads disturb each other only where they mean the same shard.
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard<T>(RwLock<T>);
 
 /// Twenty bytes without padding. Seconds suffice until 2106, rounded up.
 #[derive(Clone, Copy)]
@@ -46,16 +61,18 @@ impl Replica {
             access: space(0),
             refresh: space(1),
             users: space(2),
-            everyone: fingerprints.of(space(3), b"all"),
-            revoked: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            marks: RwLock::default(),
+            revoked: (0..SHARDS).map(|_| Shard::default()).collect(),
+            marks: (0..SHARDS).map(|_| Shard::default()).collect(),
+            has_marks: AtomicBool::new(false),
+            everyone_at: AtomicU64::new(0),
+            everyone_until: AtomicU32::new(0),
             fingerprints,
         }
     }
 
     pub(super) fn is_revoked(&self, kind: TokenKind, jti: &Jti, now: Timestamp) -> bool {
         let name = self.token(kind, jti);
-        let shard = self.revoked[name.shard(SHARDS)].read();
+        let shard = self.revoked[name.shard(SHARDS)].0.read();
         shard.find(name.table_hash(), |entry| entry.is(name)).is_some_and(|entry| entry.until > floor(now))
     }
 
@@ -70,7 +87,7 @@ impl Replica {
     }
 
     fn put(&self, name: Fingerprint, until: u32, now: u32, extends: bool) {
-        let mut shard = self.revoked[name.shard(SHARDS)].write();
+        let mut shard = self.revoked[name.shard(SHARDS)].0.write();
         if let Some(entry) = shard.find_mut(name.table_hash(), |entry| entry.is(name)) {
             if extends {
                 entry.until = entry.until.max(until);
@@ -91,20 +108,26 @@ impl Replica {
     /// The mark that holds: the greatest of everyone's and the user's. "The first that is found" would let a weaker mark
     /// hide a stronger one.
     pub(super) fn mark(&self, user: Option<&str>, now: Timestamp) -> Option<Timestamp> {
-        let marks = self.marks.read();
-        if marks.is_empty() {
-            return None;
-        }
-        let live =
-            |name: Fingerprint| marks.get(&name.lanes()).filter(|mark| mark.until > floor(now)).map(|mark| mark.at);
-        let own = user.and_then(|user| live(self.user(user)));
-        live(self.everyone).max(own)
+        let now = floor(now);
+        // The time it holds until is written last, so whoever sees that sees the mark.
+        let holds = self.everyone_until.load(Ordering::Acquire) > now;
+        let everyone = holds.then(|| Timestamp::from_micros(self.everyone_at.load(Ordering::Relaxed)));
+        let Some(user) = user.filter(|_| self.has_marks.load(Ordering::Relaxed)) else { return everyone };
+        let name = self.user(user);
+        let marks = self.marks[name.shard(SHARDS)].0.read();
+        let own = marks.get(&name.lanes()).filter(|mark| mark.until > now).map(|mark| mark.at);
+        everyone.max(own)
     }
 
     pub(super) fn set_mark(&self, whom: Whom<'_>, at: Timestamp, until: Timestamp, now: Timestamp) {
-        let name = self.whom(whom);
         let (until, now) = (ceil(until), floor(now));
-        let mut marks = self.marks.write();
+        let Whom::User(user) = whom else {
+            self.everyone_at.fetch_max(at.as_micros(), Ordering::Relaxed);
+            self.everyone_until.fetch_max(until, Ordering::Release);
+            return;
+        };
+        let name = self.user(user);
+        let mut marks = self.marks[name.shard(SHARDS)].0.write();
         if marks.len() == marks.capacity() {
             marks.retain(|_, mark| mark.until > now);
             if marks.len() > marks.capacity() / 4 * 3 {
@@ -115,12 +138,13 @@ impl Replica {
         let mark = marks.entry(name.lanes()).or_insert(Mark { at, until });
         mark.at = mark.at.max(at);
         mark.until = mark.until.max(until);
+        self.has_marks.store(true, Ordering::Relaxed);
     }
 
     /// Entries, and the bytes of their tables.
     pub(super) fn size(&self) -> (usize, usize) {
         self.revoked.iter().fold((0, 0), |(entries, bytes), shard| {
-            let shard = shard.read();
+            let shard = shard.0.read();
             (entries + shard.len(), bytes + shard.allocation_size())
         })
     }
@@ -131,13 +155,6 @@ impl Replica {
             TokenKind::Refresh => self.refresh,
         };
         self.fingerprints.of(space, jti.as_str().as_bytes())
-    }
-
-    fn whom(&self, whom: Whom<'_>) -> Fingerprint {
-        match whom {
-            Whom::Everyone => self.everyone,
-            Whom::User(user) => self.user(user),
-        }
     }
 
     /// Nothing longer than a user may be has a mark, so what a fingerprint cuts off does not matter.

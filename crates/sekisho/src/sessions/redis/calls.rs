@@ -11,16 +11,16 @@ use crate::error::Error;
 use crate::sessions::document::Document;
 use crate::sessions::id::{SessionId, Sid, UserId};
 use crate::sessions::store::{Over, Save, Saved, Terms};
-use crate::store::redis::Job;
+use crate::store::redis::{Job, Script};
 
 /// The keys of a job, in the order that the script names them in.
-pub(super) struct Keys(Vec<String>);
+pub(super) struct Keys(pub(super) Vec<String>);
 
 impl Keys {
     /// Those of a session that lie in its own slot: the session, its tombstone, when it was first seen, how long it may idle.
     pub(super) fn of(id: &SessionId) -> Self {
         let session = session_key(id);
-        let beside = ["ended", "seen", "idle"].map(|name| format!("{name}:{{{session}}}"));
+        let beside = ["ended", "seen", "idle"].map(|name| [name, ":{", &session, "}"].concat());
         Self(beside.into()).before(session)
     }
 
@@ -47,54 +47,22 @@ impl Keys {
 }
 
 fn session_key(id: &SessionId) -> String {
-    format!("session:{}:{}", id.user.as_str(), id.sid.as_str())
+    ["session:", id.user.as_str(), ":", id.sid.as_str()].concat()
 }
 
 pub(super) fn index_key(user: &UserId) -> String {
-    format!("sidx:{}", user.as_str())
+    ["sidx:", user.as_str()].concat()
 }
 
 pub(super) fn only_key(user: &UserId) -> String {
-    format!("only:{}", user.as_str())
+    ["only:", user.as_str()].concat()
 }
 
 pub(super) fn mark_key(user: Option<&UserId>) -> String {
-    user.map_or_else(|| "nbf:all".to_owned(), |user| format!("nbf:user:{}", user.as_str()))
-}
-
-/// What the store knows of a session.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) value: Option<Arc<str>>,
-    /// Milliseconds; -1 without an expiry, -2 where nothing is there.
-    pub(super) ttl: i64,
-    pub(super) has_ended: bool,
-    pub(super) seen: Option<Timestamp>,
-    pub(super) mark: Option<Timestamp>,
-    pub(super) is_known: bool,
-    pub(super) idle: Option<Duration>,
-    pub(super) now: Timestamp,
+    user.map_or_else(|| "nbf:all".to_owned(), |user| ["nbf:user:", user.as_str()].concat())
 }
 
 impl RedisStore {
-    pub(super) async fn find_on_one(&self, id: &SessionId) -> Result<Found, Error> {
-        self.find_with(id, Keys::all(id)).await
-    }
-
-    pub(super) async fn find_with(&self, id: &SessionId, keys: Keys) -> Result<Found, Error> {
-        let mut reply = self.run("get", keys, &[id.sid.as_str().as_bytes()]).await?;
-        Ok(Found {
-            value: reply.next_text()?,
-            ttl: reply.next_int()?,
-            has_ended: !matches!(reply.next(), Value::Nil),
-            seen: reply.next_time(),
-            mark: reply.next_time(),
-            is_known: reply.next_int()? == 1,
-            idle: reply.next_time().map(|idle| Duration::from_micros(idle.as_micros())),
-            now: reply.next_time().ok_or_else(|| odd("no time"))?,
-        })
-    }
-
     /// `mark` is what was read beforehand, on Cluster.
     pub(super) async fn save_with(
         &self,
@@ -104,23 +72,36 @@ impl RedisStore {
         mark: Option<Timestamp>,
     ) -> Result<Saved, Error> {
         let (over, ttl, expected) = match save.over {
-            Over::Nothing { ttl } => ("n", Some(ttl), ""),
-            Over::Anything { ttl } => ("a", Some(ttl), ""),
-            Over::This(document) => ("t", None, document.as_str()),
+            Over::Nothing { ttl } => (b'n', Some(ttl), ""),
+            Over::Anything { ttl } => (b'a', Some(ttl), ""),
+            Over::This(document) => (b't', None, document.as_str()),
         };
-        let args: [&[u8]; 10] = [
-            save.id.sid.as_str().as_bytes(),
-            save.document.as_str().as_bytes(),
-            &ttl.map(number).unwrap_or_default(),
-            &save.document.created_at().map(time).unwrap_or_default(),
-            &number(terms.max_lifetime),
-            over.as_bytes(),
-            expected.as_bytes(),
-            &mark.map(time).unwrap_or_default(),
-            &save.idle.map(number).unwrap_or_default(),
-            &save.since.map(time).unwrap_or_default(),
+        // Nothing is 0, so that what is said to have begun with the clocks began a millisecond later.
+        let millis = |at: Option<Timestamp>| at.map_or(0, |at| (at.as_micros() / 1_000).max(1));
+        let head = [
+            millis(self.clock.as_ref().map(|clock| clock.now())),
+            ttl.map_or(0, whole),
+            millis(save.document.created_at()),
+            whole(terms.max_lifetime),
+            millis(mark),
+            save.idle.map_or(0, whole),
+            millis(save.since),
         ];
-        let mut reply = self.run("save", keys, &args).await?;
+        let (sid, json) = (save.id.sid.as_str(), save.document.as_str());
+        let bytes = keys.0.iter().map(String::len).sum::<usize>() + sid.len() + json.len() + expected.len();
+        let mut job = Job::with_capacity(bytes + 64);
+        for key in &keys.0 {
+            job.add_key(|bytes| bytes.extend_from_slice(key.as_bytes()));
+        }
+        job.add_argument(|bytes| {
+            bytes.extend([over, keys.0.len() as u8]);
+            bytes.extend(head.iter().flat_map(|number| number.to_be_bytes()));
+        });
+        for text in [sid, json, expected] {
+            job.add_argument(|bytes| bytes.extend_from_slice(text.as_bytes()));
+        }
+        // Not repeatable: a second run must not write over what came between.
+        let mut reply = self.step(self.call(&self.save, job)).await?;
         match reply.next_text()?.as_deref() {
             Some("saved") => {
                 let known = usize::try_from(reply.next_int()?).unwrap_or(0);
@@ -128,7 +109,7 @@ impl RedisStore {
                 let since = reply.next_time().ok_or_else(|| odd("no time"))?;
                 Ok(Saved::Saved { known, ttl, since })
             }
-            Some("ended") => Ok(Saved::Ended { mark: reply.next_time() }),
+            Some("ended") => Ok(Saved::Ended { mark: reply.next_time().filter(|mark| mark.as_micros() > 0) }),
             Some("changed") => {
                 let document = reply.next_text()?.map(Document::stored).transpose();
                 let document = document.map_err(|reason| Error::Corrupt { key: "session".to_owned(), reason })?;
@@ -250,7 +231,7 @@ impl RedisStore {
         (!self.is_cluster()).then(|| index_key(user))
     }
 
-    async fn run(&self, operation: &str, keys: Keys, args: &[&[u8]]) -> Result<Reply, Error> {
+    pub(super) async fn run(&self, operation: &str, keys: Keys, args: &[&[u8]]) -> Result<Reply, Error> {
         let bytes = keys.0.iter().map(String::len).chain(args.iter().map(|arg| arg.len())).sum::<usize>();
         let mut job = Job::with_capacity(bytes + 64);
         let (key_count, arg_count) = (keys.0.len().to_string(), args.len().to_string());
@@ -262,17 +243,22 @@ impl RedisStore {
         for arg in head.iter().chain(args) {
             job.add_argument(|bytes| bytes.extend_from_slice(arg));
         }
-        // A second run must not write over what came between, nor find its own end and take it for somebody else's.
-        job.repeatable = operation != "save" && !(operation == "finish" && args.last() == Some(&b"1".as_slice()));
-        #[cfg(feature = "conformance")]
-        if let Some(steps) = &self.steps {
-            return steps.one(self.call(job)).await;
-        }
-        self.call(job).await
+        // A second run must not find its own end and take it for somebody else's.
+        job.repeatable = !(operation == "finish" && args.last() == Some(&b"1".as_slice()));
+        self.step(self.call(&self.script, job)).await
     }
 
-    async fn call(&self, job: Job) -> Result<Reply, Error> {
-        match self.redis.run(&self.script, job).await.map_err(failed)? {
+    /// One call to Redis: a test may let it wait for its turn.
+    pub(super) async fn step<T>(&self, call: impl Future<Output = T>) -> T {
+        #[cfg(feature = "conformance")]
+        if let Some(steps) = &self.steps {
+            return steps.one(call).await;
+        }
+        call.await
+    }
+
+    pub(super) async fn call(&self, script: &Arc<Script>, job: Job) -> Result<Reply, Error> {
+        match self.redis.run(script, job).await.map_err(failed)? {
             Value::Array(values) => Ok(Reply { rest: values.into_iter() }),
             _ => Err(odd("it is no list")),
         }
@@ -281,27 +267,27 @@ impl RedisStore {
 
 /// The parts of an answer, one after the other.
 pub(super) struct Reply {
-    rest: std::vec::IntoIter<Value>,
+    pub(super) rest: std::vec::IntoIter<Value>,
 }
 
 impl Reply {
-    fn next(&mut self) -> Value {
+    pub(super) fn next(&mut self) -> Value {
         self.rest.next().unwrap_or(Value::Nil)
     }
 
-    fn next_int(&mut self) -> Result<i64, Error> {
+    pub(super) fn next_int(&mut self) -> Result<i64, Error> {
         match self.next() {
             Value::Int(number) => Ok(number),
             _ => Err(odd("a number is missing")),
         }
     }
 
-    fn next_text(&mut self) -> Result<Option<Arc<str>>, Error> {
+    pub(super) fn next_text(&mut self) -> Result<Option<Arc<str>>, Error> {
         text(self.next())
     }
 
     /// Milliseconds, as a number or as somebody wrote them into a key.
-    fn next_time(&mut self) -> Option<Timestamp> {
+    pub(super) fn next_time(&mut self) -> Option<Timestamp> {
         let millis = match self.next() {
             Value::Int(millis) => u64::try_from(millis).ok(),
             Value::BulkString(bytes) => std::str::from_utf8(&bytes).ok()?.parse().ok(),
@@ -328,10 +314,15 @@ fn time(at: Timestamp) -> Vec<u8> {
 }
 
 fn number(duration: Duration) -> Vec<u8> {
-    duration.as_millis().max(1).to_string().into_bytes()
+    whole(duration).to_string().into_bytes()
 }
 
-fn odd(reason: &str) -> Error {
+/// Milliseconds, at least one.
+fn whole(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
+}
+
+pub(super) fn odd(reason: &str) -> Error {
     Error::Corrupt { key: "a script reply".to_owned(), reason: reason.to_owned() }
 }
 

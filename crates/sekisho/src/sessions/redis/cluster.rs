@@ -5,7 +5,8 @@
 use futures_util::future::{try_join, try_join3};
 
 use super::RedisStore;
-use super::calls::{Found, Keys, mark_key, only_key};
+use super::calls::{Keys, mark_key, only_key};
+use super::find::Found;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::revocation::read_mark;
@@ -15,8 +16,7 @@ use crate::sessions::store::{Over, Save, Saved, Terms};
 
 impl RedisStore {
     pub(super) async fn find_on_cluster(&self, id: &SessionId) -> Result<Found, Error> {
-        let (found, mark, is_known) =
-            try_join3(self.find_with(id, Keys::of(id)), self.marks(id), self.is_known(id)).await?;
+        let (found, mark, is_known) = try_join3(self.find_beside(id), self.marks(id), self.is_known(id)).await?;
         Ok(Found { mark, is_known, ..found })
     }
 
@@ -47,7 +47,7 @@ impl RedisStore {
     }
 
     /// The latest mark that holds for a session.
-    async fn marks(&self, id: &SessionId) -> Result<Option<Timestamp>, Error> {
+    pub(super) async fn marks(&self, id: &SessionId) -> Result<Option<Timestamp>, Error> {
         let user = self.marked(mark_key(Some(&id.user)), false);
         let (only, user, all) =
             try_join3(self.marked(only_key(&id.user), true), user, self.marked(mark_key(None), false)).await?;
@@ -56,13 +56,23 @@ impl RedisStore {
 }
 
 /// As `mark_of` in the script.
-fn latest(sid: &Sid, only: Option<&str>, user: Option<&str>, all: Option<&str>) -> Option<Timestamp> {
+pub(super) fn latest(sid: &Sid, only: Option<&str>, user: Option<&str>, all: Option<&str>) -> Option<Timestamp> {
     let only = only.and_then(|only| {
         let mut words = only.split(' ');
         let (at, kept, before) = (words.next()?, words.next()?, words.next());
         if kept == sid.as_str() { before } else { Some(at) }
     });
     [user, all, only].into_iter().flatten().filter_map(|at| read_mark(at.as_bytes())).max()
+}
+
+/// As `only_of` in the script: when, which session stays, and perhaps up to when that one had ended too.
+pub(super) fn is_only(text: &str) -> bool {
+    let is_mark = |word: &str| read_mark(word.as_bytes()).is_some();
+    match text.split(' ').collect::<Vec<_>>().as_slice() {
+        [at, kept] => is_mark(at) && !kept.is_empty(),
+        [at, kept, before] => is_mark(at) && !kept.is_empty() && is_mark(before),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -81,5 +91,11 @@ mod tests {
         assert_eq!(latest(&sid, Some("9 s 8"), Some("7"), None), at(8), "it had ended before it was kept");
         assert_eq!(latest(&sid, Some("9 other 8"), None, None), at(9));
         assert_eq!(latest(&sid, Some("9 s"), None, Some("words")), None);
+    }
+
+    #[test]
+    fn what_names_no_session_that_stays_is_told() {
+        assert!(["9 s", "9 s 8", "9 :"].into_iter().all(is_only));
+        assert!(!["", "9", "9 ", "x s", "9 s x", "9 s 8 7", "9 s ", "1234567890123456 s"].into_iter().any(is_only));
     }
 }

@@ -12,11 +12,13 @@
 //! nbf:user:<user>, nbf:all       marks (ms) that end sessions and tokens
 //! ```
 //!
-//! On one server every decision is one script call. On Cluster the index and the marks lie in slots of their own and are
-//! asked for at the same time; what writes asks the marks before and after (`cluster.rs`).
+//! On one server a get is some plain commands in one round trip (`find.rs`), and every other decision one script call. On
+//! Cluster the index and the marks lie in slots of their own and are asked for at the same time; what writes asks the marks
+//! before and after (`cluster.rs`).
 
 mod calls;
 mod cluster;
+mod find;
 #[cfg(feature = "conformance")]
 pub(super) mod steps;
 
@@ -32,7 +34,8 @@ use super::store::{Save, Saved, Session, SessionStore, StoreFuture, Terms};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Error;
 use crate::store::redis::{Options, Redis, Script};
-use calls::{Found, Keys};
+use calls::Keys;
+use find::Found;
 
 /// Known sessions that a force-logout removes in its own round trip, and that are looked at together.
 const BATCH: usize = 512;
@@ -42,6 +45,8 @@ const TOGETHER: usize = 64;
 #[derive(Debug, Clone)]
 pub struct RedisStore {
     redis: Redis,
+    plain: Arc<Script>,
+    save: Arc<Script>,
     script: Arc<Script>,
     /// For tests; Redis's own clock decides where there is none.
     clock: Option<Arc<dyn Clock>>,
@@ -72,6 +77,8 @@ impl RedisStore {
     pub fn on(redis: Redis, clock: Option<Arc<dyn Clock>>) -> Self {
         Self {
             redis,
+            plain: Arc::new(Script::none()),
+            save: Arc::new(Script::new(include_str!("../scripts/save.lua"))),
             script: Arc::new(Script::new(include_str!("../scripts/sessions.lua"))),
             clock,
             #[cfg(feature = "conformance")]
@@ -89,7 +96,8 @@ impl RedisStore {
     }
 
     async fn find(&self, id: &SessionId) -> Result<Found, Error> {
-        if self.is_cluster() { self.find_on_cluster(id).await } else { self.find_on_one(id).await }
+        // What is rare, here and below, is boxed: a future is as large as the largest of its ways, and is moved for every get.
+        if self.is_cluster() { Box::pin(self.find_on_cluster(id)).await } else { self.find_on_one(id).await }
     }
 
     /// Reads, judges, and mends what the judgement found: that is rare, and costs a second round trip.
@@ -107,9 +115,9 @@ impl RedisStore {
         };
         let since = match judge(&facts) {
             Verdict::Alive { since } => since,
-            Verdict::New { .. } => self.see(id, terms).await?,
+            Verdict::New { .. } => Box::pin(self.see(id, terms)).await?,
             Verdict::Ended | Verdict::Over => {
-                self.finish(id, Some(&value), false, terms).await?;
+                Box::pin(self.finish(id, Some(&value), false, terms)).await?;
                 return Ok(None);
             }
         };
@@ -118,7 +126,7 @@ impl RedisStore {
         let left = (since + terms.max_lifetime).since(found.now);
         let ttl = ttl.map(|ttl| ttl.min(left));
         if !found.is_known {
-            self.index(id, ttl.unwrap_or(left)).await?;
+            Box::pin(self.index(id, ttl.unwrap_or(left))).await?;
         }
         let idle = terms.idle(&document, found.idle);
         Ok(Some(Session { id: id.clone(), document, ttl, since, idle }))
@@ -194,7 +202,7 @@ impl SessionStore for RedisStore {
     fn save<'a>(&'a self, save: &'a Save<'a>, terms: &'a Terms) -> StoreFuture<'a, Saved> {
         Box::pin(async move {
             if self.is_cluster() {
-                self.save_on_cluster(save, terms).await
+                Box::pin(self.save_on_cluster(save, terms)).await
             } else {
                 self.save_with(save, terms, Keys::all(save.id), None).await
             }

@@ -1,4 +1,4 @@
--- Sessions: get, save, touch, end, marks and the index of a user's sessions.
+-- Sessions: touch, end, marks and the index of a user's sessions. What is saved is decided in save.lua.
 --
 -- KEYS  of a job: what its operation names below, in that order. On one server all that stands in brackets is there too, and
 --       the job is the whole decision. On Cluster these lie in other slots: the caller asks for them in jobs of their own, in
@@ -6,17 +6,15 @@
 -- ARGV  of a job: operation, number of keys, number of arguments, now (ms; empty asks Redis), then the arguments.
 -- reply Per job a table, described at its operation.
 --
--- It is a script because what is saved depends on what has ended, and nothing may come between. Every operation reads
--- before it writes, because Redis rolls nothing back. Many jobs run in one call; each is caught for itself.
+-- It is a script because what is written depends on what is there, and nothing may come between. Every operation reads before
+-- it writes, because Redis rolls nothing back. Many jobs run in one call; each is caught for itself.
 -- Times are milliseconds, far below 2^53.
 
-local call, SKEW = redis.call, 60000
+local call = redis.call
 
 local function whole(text) return text and tonumber(text) end
 
 local function max(a, b) return a and b and math.max(a, b) or a or b end
-
-local function min(a, b) return a and b and math.min(a, b) or a or b end
 
 -- All but one have ended: when, which one stays, and up to when that one had ended too because another was to stay.
 local function only_of(text) return string.match(text or '', '^(%d+) (%S+) ?(%d*)$') end
@@ -32,19 +30,6 @@ local function readable(key, value, is_only, now)
   value = string.format(is_only and '%.0f :' or '%.0f', now)
   call('SET', key, value, 'KEEPTTL')
   return value
-end
-
--- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have. Their keys begin at k.
-local function mark_of(sid, k, only, user, all, now)
-  -- MGET does not tell what is not there from what is no string.
-  if call('EXISTS', KEYS[k], KEYS[k + 1], KEYS[k + 2]) == 0 then return nil end
-  only, user = readable(KEYS[k], only, true, now), readable(KEYS[k + 1], user, false, now)
-  local mark = max(whole(user), whole(readable(KEYS[k + 2], all, false, now)))
-  if only then
-    local at, kept, before = only_of(only)
-    mark = max(mark, whole(kept == sid and before or at))
-  end
-  return mark
 end
 
 -- What has run out goes first, so that the index never grows past what is alive.
@@ -65,51 +50,10 @@ end
 
 local ops = {}
 
--- session ended seen idle [only nbf:user nbf:all sidx] · sid → value ttl ended seen mark known idle now
-function ops.get(k, a, keys, now)
-  local on_one = keys > 4
-  local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
-  local ttl = call('PTTL', KEYS[k])
-  local known = on_one and v[1] and call('ZSCORE', KEYS[k + 7], ARGV[a])
-  local mark = on_one and mark_of(ARGV[a], k + 4, v[5], v[6], v[7], now)
-  return { v[1], ttl, v[2], v[3], mark or false, known and 1 or 0, v[4], now }
-end
-
--- session ended seen idle [only nbf:user nbf:all sidx] · sid json ttl created max_lifetime over expected mark idle since
--- → 'saved' known ttl since · 'ended' mark · 'changed' value. `over`: n nothing, a anything, t this (its ttl stays).
--- `mark` is what the caller has read, on Cluster; `since` is when it began under another id.
-function ops.save(k, a, keys, now)
-  local sid, json, ttl, created = ARGV[a], ARGV[a + 1], whole(ARGV[a + 2]), whole(ARGV[a + 3])
-  local lifetime, over, expected, mark = whole(ARGV[a + 4]), ARGV[a + 5], ARGV[a + 6], whole(ARGV[a + 7])
-  local session, ended, seen, idle, sidx = KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 7]
-  local on_one = keys > 4
-  local v = call('MGET', unpack(KEYS, k, k + (on_one and 6 or 3)))
-  if on_one then mark = mark_of(sid, k + 4, v[5], v[6], v[7], now) end
-  if v[2] then return { 'ended', mark or false } end
-  if over == 't' and v[1] ~= expected then return { 'changed', v[1] } end
-  if over == 'n' and call('EXISTS', session) == 1 then return { 'changed', v[1] } end
-  if created and created > now + SKEW then created = nil end
-  local since = min(min(created, whole(v[3])), whole(ARGV[a + 9]))
-  if mark and (not since or math.floor(since / 1000) <= math.floor(mark / 1000)) then return { 'ended', mark } end
-  local left = (since or now) + lifetime - now
-  if left <= 0 then return { 'ended', mark or false } end
-  if over == 't' then
-    ttl = call('PTTL', session)
-    call('SET', session, json, 'KEEPTTL')
-  else
-    ttl = math.min(ttl, left)
-    call('SET', session, json, 'PX', string.format('%.0f', ttl))
-    if ARGV[a + 8] ~= '' then
-      call('SET', idle, ARGV[a + 8], 'PX', string.format('%.0f', left))
-    elseif v[4] then
-      call('UNLINK', idle)
-    end
-  end
-  since = since or now
-  if since ~= created then call('SET', seen, string.format('%.0f', since), 'PX', string.format('%.0f', lifetime * 2)) end
-  local known = 0
-  if on_one then known = index(sidx, sid, ttl < 0 and now + left or math.min(now + ttl, now + left), now) end
-  return { 'saved', known, ttl, since }
+-- session ended seen idle → value ttl ended seen idle now. On one server plain commands do this.
+function ops.get(k, _, _, now)
+  local v = call('MGET', unpack(KEYS, k, k + 3))
+  return { v[1], call('PTTL', KEYS[k]), v[2], v[3], v[4], now }
 end
 
 -- session ended [sidx] · sid ttl until → 1 and what it has left, or 0 where it is not there or has ended. `until` is the

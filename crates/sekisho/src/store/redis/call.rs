@@ -22,10 +22,14 @@ pub(super) async fn send_one(node: &Arc<Node>, script: &Script, job: &Job, sent:
     let live = node.live().ok_or(Failure::Disconnected)?;
     *sent = true;
     let out = Outstanding::new(node, &live);
-    let mut connection = live.connection.clone();
-    let mut reply = connection.send_packed_command(&command(script, Name::Sha, &[job])).await;
+    let mut reply = if script.is_none() {
+        let call = Call { script, jobs: vec![job] };
+        exchange(&live, &[(&call, Name::Sha)]).await.pop().expect("one for each call")
+    } else {
+        live.connection.clone().send_packed_command(&command(script, Name::Sha, &[job])).await
+    };
     if is_no_script(&reply) {
-        reply = connection.send_packed_command(&command(script, Name::Source, &[job])).await;
+        reply = live.connection.clone().send_packed_command(&command(script, Name::Source, &[job])).await;
     }
     out.settle(reply.as_ref().err());
     let mut values = read(node, &live, reply, 1)?;
@@ -63,12 +67,12 @@ pub(super) async fn send_asking(
 pub(super) async fn send_many(node: &Arc<Node>, calls: &[Call<'_>]) -> Vec<Answers> {
     let Some(live) = node.live() else { return calls.iter().map(|_| Err(Failure::Disconnected)).collect() };
     let out = Outstanding::new(node, &live);
-    let commands = calls.iter().map(|call| command(call.script, Name::Sha, &call.jobs)).collect();
-    let mut replies = exchange(&live, commands).await;
+    let named: Vec<_> = calls.iter().map(|call| (call, Name::Sha)).collect();
+    let mut replies = exchange(&live, &named).await;
     let unknown: Vec<usize> = (0..calls.len()).filter(|&at| is_no_script(&replies[at])).collect();
     if !unknown.is_empty() {
-        let again = unknown.iter().map(|&at| command(calls[at].script, Name::Source, &calls[at].jobs)).collect();
-        for (&at, reply) in unknown.iter().zip(exchange(&live, again).await) {
+        let again: Vec<_> = unknown.iter().map(|&at| (&calls[at], Name::Source)).collect();
+        for (&at, reply) in unknown.iter().zip(exchange(&live, &again).await) {
             replies[at] = reply;
         }
     }
@@ -105,21 +109,55 @@ fn command(script: &Script, name: Name, jobs: &[&Job]) -> Cmd {
     command
 }
 
-async fn exchange(live: &Live, commands: Vec<Cmd>) -> Vec<Result<Value, RedisError>> {
+/// One reply for each call, in one round trip.
+async fn exchange(live: &Live, calls: &[(&Call<'_>, Name)]) -> Vec<Result<Value, RedisError>> {
     let mut connection = live.connection.clone();
-    if let [command] = commands.as_slice() {
-        return vec![connection.send_packed_command(command).await];
+    if let [(call, name)] = calls
+        && !call.script.is_none()
+    {
+        return vec![connection.send_packed_command(&command(call.script, *name, &call.jobs)).await];
     }
-    let count = commands.len();
-    let mut pipeline = Pipeline::with_capacity(count);
-    for command in commands {
-        pipeline.add_command(command);
+    let mut pipeline = Pipeline::with_capacity(calls.len());
+    for (call, name) in calls {
+        if call.script.is_none() {
+            call.jobs.iter().flat_map(|job| job.commands()).for_each(|parts| _ = pipeline.add_command(plain(parts)));
+        } else {
+            pipeline.add_command(command(call.script, *name, &call.jobs));
+        }
     }
-    match connection.send_packed_commands(&pipeline, 0, count).await {
+    match connection.send_packed_commands(&pipeline, 0, pipeline.len()).await {
         // Errors of the server stay where they are, in the place of their own answer.
-        Ok(replies) => replies.into_iter().map(Ok).collect(),
-        Err(error) => vec![Err(error); count],
+        Ok(replies) => {
+            let mut replies = replies.into_iter();
+            calls.iter().map(|(call, _)| Ok(reply_to(call, &mut replies))).collect()
+        }
+        Err(error) => vec![Err(error); calls.len()],
     }
+}
+
+fn plain<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Cmd {
+    let mut command = Cmd::with_capacity(parts.len(), 24 * parts.len());
+    parts.for_each(|part| _ = command.arg(part));
+    command
+}
+
+/// The answer of a call out of those of its commands, in the form in which a script gives it: one element per job.
+fn reply_to(call: &Call<'_>, replies: &mut impl Iterator<Item = Value>) -> Value {
+    if !call.script.is_none() {
+        return replies.next().unwrap_or(Value::Nil);
+    }
+    let mut each = Vec::with_capacity(call.jobs.len());
+    for job in &call.jobs {
+        let answers: Vec<Value> = replies.by_ref().take(job.commands().len()).collect();
+        let is_error = |answer: &&Value| matches!(answer, Value::ServerError(_));
+        each.push(answers.iter().find(is_error).cloned().unwrap_or(Value::Array(answers)));
+    }
+    // A server that does not serve at all says so to every command.
+    let refused = each.iter().find(|answer| match answer {
+        Value::ServerError(error) => !matches!(Failure::from_call(error), Failure::Final(_)),
+        _ => false,
+    });
+    refused.cloned().unwrap_or(Value::Array(each))
 }
 
 fn is_no_script(reply: &Result<Value, RedisError>) -> bool {

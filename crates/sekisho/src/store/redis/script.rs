@@ -17,6 +17,16 @@ impl Script {
         Self { source, sha }
     }
 
+    /// No script at all: its jobs are plain commands, in one round trip. For what only reads, where a script would cost the
+    /// server more than twice as much. A job's answer is the list of its commands' answers, or the first error among them.
+    pub fn none() -> Self {
+        Self { source: String::new(), sha: String::new() }
+    }
+
+    pub(super) fn is_none(&self) -> bool {
+        self.source.is_empty()
+    }
+
     /// The SHA-1 of the source, in lower-case hexadecimal: the name `EVALSHA` wants.
     pub fn sha(&self) -> &str {
         &self.sha
@@ -42,6 +52,8 @@ pub struct Job {
     /// Where each part ends.
     ends: SmallVec<[u32; 8]>,
     keys: usize,
+    /// How many parts each command has, in a job that is plain commands.
+    commands: SmallVec<[u8; 4]>,
     /// May it be sent again when it is unknown whether it ran? Only where it carries an id that makes a repeat harmless.
     pub repeatable: bool,
 }
@@ -63,6 +75,26 @@ impl Job {
     pub fn add_argument(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.bytes);
         self.ends.push(self.bytes.len() as u32);
+    }
+
+    /// Appends a plain command: for jobs of [`Script::none`]. They are of one server that is no Cluster, so that it does not
+    /// matter which parts are keys.
+    pub fn add_command<'a>(&mut self, parts: impl IntoIterator<Item = &'a [u8]>) {
+        let before = self.ends.len();
+        for part in parts {
+            self.add_argument(|bytes| bytes.extend_from_slice(part));
+        }
+        self.commands.push((self.ends.len() - before) as u8);
+    }
+
+    /// The parts of each plain command.
+    pub(super) fn commands(&self) -> impl ExactSizeIterator<Item = impl ExactSizeIterator<Item = &[u8]>> {
+        let mut next = 0;
+        self.commands.iter().map(move |parts| {
+            let first = next;
+            next += usize::from(*parts);
+            self.parts(first..next)
+        })
     }
 
     pub(super) fn keys(&self) -> impl ExactSizeIterator<Item = &[u8]> {

@@ -1,0 +1,100 @@
+//! A check among a million revoked tokens: how long it takes, and what remembering them takes.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::{RngExt as _, SeedableRng as _};
+use sekisho::clock::{Clock as _, SystemClock};
+use sekisho::revocation::{Jti, Revocations, Token, TokenKind, Verdict, Whom};
+
+use crate::limits_memory::resident;
+use crate::measure::{Contender, median, rounds, row};
+
+pub(super) const REVOKED: usize = 1_000_000;
+const MARKED_USERS: usize = 1_000;
+const OPERATIONS: usize = 500_000;
+const ROUNDS: usize = 21;
+
+pub(crate) fn run() -> anyhow::Result<()> {
+    println!("\n## A check of a token, 1M tokens revoked (ns, median of {ROUNDS} rounds)\n");
+    println!("| tokens in random order | 1 thread | 2 threads |\n|---|---|---|");
+    let clock = Arc::new(SystemClock::start());
+    let revocations = filled(clock.clone())?;
+    let user = "550e8400-e29b-41d4-a716-446655440000";
+    // What is asked for once is not in the caches.
+    let mut random = rand::rngs::StdRng::seed_from_u64(11);
+    let mut draw = |from: std::ops::Range<usize>| -> Vec<Vec<Jti>> {
+        (0..2).map(|_| (0..OPERATIONS).map(|_| jti(random.random_range(from.clone()))).collect()).collect()
+    };
+    let measure = |what: &str, jtis: &[Vec<Jti>]| {
+        let expected: Vec<usize> = jtis.iter().map(|jtis| jtis.iter().filter(|jti| is_revoked(jti)).count()).collect();
+        let contender = [Contender::new(|thread: usize| {
+            let mut revoked = 0;
+            for jti in &jtis[thread] {
+                let token = Token { kind: TokenKind::Access, jti: Some(jti), user: Some(user), issued_at: None };
+                revoked += usize::from(black_box(revocations.check(&token)) == Ok(Verdict::Revoked));
+            }
+            assert_eq!(revoked, expected[thread]);
+        })];
+        let ns = |threads| format!("{:.0}", median(&rounds(&contender, threads, OPERATIONS, ROUNDS)[0]));
+        row(what, &[("", ns(1)), ("", ns(2))]);
+    };
+    measure("revoked", &draw(0..REVOKED));
+    measure("good", &draw(REVOKED..2 * REVOKED));
+    let both = draw(0..2 * REVOKED);
+    measure("half of them revoked", &both);
+    block_on(async {
+        for number in 0..MARKED_USERS {
+            let marked = format!("user-{number}");
+            revocations.end_before(Whom::User(&marked), clock.now(), Duration::from_secs(3_600)).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    measure("the same, and 1,000 other users have a mark", &both);
+
+    let output = std::process::Command::new(std::env::current_exe()?).args(["bytes", "revocations"]).output()?;
+    let grown: f64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
+    println!("\n| memory, 1M revoked tokens | bytes each |\n|---|---|");
+    row("growth of the process (RSS)", &[("", format!("{:.1}", grown / REVOKED as f64))]);
+    let (entries, bytes) = revocations.size();
+    row("the tables themselves", &[("", format!("{:.1}", bytes as f64 / entries as f64))]);
+    Ok(())
+}
+
+/// Prints by how much this process grows. Run in one of its own, so that nothing is reused.
+pub(crate) fn bytes() -> anyhow::Result<()> {
+    let clock = Arc::new(SystemClock::start());
+    let before = resident();
+    let revocations = filled(clock)?;
+    println!("{}", resident() - before);
+    drop(revocations);
+    Ok(())
+}
+
+pub(super) fn filled(clock: Arc<SystemClock>) -> anyhow::Result<Revocations> {
+    let until = clock.now() + Duration::from_secs(3_600);
+    let revocations = Revocations::memory(clock);
+    block_on(async {
+        for number in 0..REVOKED {
+            revocations.revoke(TokenKind::Access, &jti(number), until).await?;
+        }
+        anyhow::Ok(())
+    })?;
+    assert_eq!(revocations.size().0, REVOKED);
+    Ok(revocations)
+}
+
+/// As long as a UUID, which most issuers take.
+pub(super) fn jti(number: usize) -> Jti {
+    Jti::new(format!("550e8400-e29b-41d4-a716-{number:012}")).unwrap()
+}
+
+fn is_revoked(jti: &Jti) -> bool {
+    jti.as_str()[24..].parse::<usize>().is_ok_and(|number| number < REVOKED)
+}
+
+/// Nothing in memory waits.
+fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().build()?.block_on(future)
+}
