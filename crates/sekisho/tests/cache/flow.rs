@@ -63,22 +63,33 @@ async fn miss_all_api_success_fills_l1_and_l2() {
 }
 
 #[tokio::test]
-async fn miss_all_api_failure_keeps_nothing_and_is_shared_briefly() {
+async fn miss_all_api_failure_keeps_nothing_and_is_shared() {
     let server = RedisServer::start();
     let origin = TestOrigin::new(|_, _| Err(Failure::new("503")));
-    let brief = Terms { share_failures: ms(2_000), ..terms() };
-    let (first, second) =
-        (instance(&server.url(), brief, &origin).await, instance(&server.url(), brief, &origin).await);
+    let long = Terms { share_failures: ms(60_000), ..terms() };
+    let (first, second) = (instance(&server.url(), long, &origin).await, instance(&server.url(), long, &origin).await);
     let failed = Unanswered::Failed(Failure::new("503"));
     assert_eq!(first.get(&key("k")).await.unwrap_err(), failed);
     assert!(!exists(&server, &entry("k")), "a failure is no value");
     assert_eq!(first.get(&key("k")).await.unwrap_err(), failed);
     assert_eq!(second.get(&key("k")).await.unwrap_err(), failed);
     assert_eq!(origin.calls(), 1, "told to all who ask soon after, everywhere");
+}
+
+#[tokio::test]
+async fn a_failure_is_forgotten_soon() {
+    let server = RedisServer::start();
+    let origin = TestOrigin::new(|_, _| Err(Failure::new("503")));
+    let brief = Terms { share_failures: ms(50), ..terms() };
+    let (first, second) =
+        (instance(&server.url(), brief, &origin).await, instance(&server.url(), brief, &origin).await);
+    assert!(first.get(&key("k")).await.is_err());
+    assert!(second.get(&key("k")).await.is_err());
     origin.now_says(|_, _| Ok(Reply::Fetched(b"well".to_vec().into())));
-    until("the failure is forgotten", async || first.get(&key("k")).await.is_ok()).await;
-    assert_eq!(get(&second, "k").await, "well");
-    assert_eq!(origin.calls(), 2);
+    for cache in [&first, &second] {
+        until("the failure is forgotten", async || cache.get(&key("k")).await.is_ok()).await;
+        assert_eq!(get(cache, "k").await, "well");
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use sekisho::cache::{Cache, Failure, Freshness, Raw, Terms, Tier};
 use sekisho_testkit::{RedisCluster, RedisServer};
-use tokio::time::Instant;
 
 use super::{TestOrigin, entry, fetched, get, instance, key, ms, terms, text, until};
 
@@ -23,10 +22,8 @@ async fn others_hear(url: &str) {
     let (first, second) = (instance(url, for_ever(), &origin).await, instance(url, for_ever(), &origin).await);
     for name in ["a", "b", "c", "d", "e"] {
         let before = in_memory(&first, name).await;
-        let begin = Instant::now();
         second.invalidate(&key(name)).await.unwrap();
         until("it is dropped", async || get(&first, name).await != before).await;
-        assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
         in_memory(&first, name).await;
         second.put(&key(name), fetched("put")).await.unwrap();
         until("it is replaced", async || get(&first, name).await == "put").await;
@@ -87,9 +84,7 @@ async fn copies_are_not_believed_while_redis_is_silent() {
     let cache = instance(&server.url(), for_ever(), &origin).await;
     assert_eq!(in_memory(&cache, "k").await, "v1");
     server.freeze();
-    let begin = Instant::now();
     until("it is noticed", async || !cache.is_following()).await;
-    assert!(begin.elapsed() < ms(500) + Duration::from_secs(1), "{:?}", begin.elapsed());
     server.thaw();
     until("it follows again", async || cache.is_following()).await;
     assert_eq!(in_memory(&cache, "k").await, "v1");

