@@ -78,8 +78,14 @@ impl RedisStore {
         Self {
             redis,
             plain: Arc::new(Script::none()),
-            save: Arc::new(Script::new(include_str!("../scripts/save.lua"))),
-            script: Arc::new(Script::new(include_str!("../scripts/sessions.lua"))),
+            save: Arc::new(Script::new(concat!(
+                include_str!("../scripts/marks.lua"),
+                include_str!("../scripts/save.lua")
+            ))),
+            script: Arc::new(Script::new(concat!(
+                include_str!("../scripts/marks.lua"),
+                include_str!("../scripts/sessions.lua")
+            ))),
             clock,
             #[cfg(feature = "conformance")]
             steps: None,

@@ -11,23 +11,7 @@
 -- It is a script because what is saved depends on what has ended, and nothing may come between. Every job reads before it
 -- writes, because Redis rolls nothing back, and is caught for itself. Times are milliseconds, far below 2^53.
 
-local call, floor, format, SKEW = redis.call, math.floor, string.format, 60000
-
--- All but one have ended: when, which one stays, and up to when that one had ended too because another was to stay.
-local function only_of(text) return string.match(text or '', '^(%d+) (%S+) ?(%d*)$') end
-
--- What somebody wrote there that is no mark is one all the same, of nobody knows when: it becomes one of now, for tokens too.
--- A sid holds no colon, so that then none stays.
-local function readable(key, value, is_only, now)
-  if not value and call('EXISTS', key) == 0 then return false end
-  if value then
-    local digits = is_only and only_of(value) or not is_only and string.match(value, '^%s*(%d+)%s*$')
-    if digits and #digits <= 15 then return value end
-  end
-  value = format(is_only and '%.0f :' or '%.0f', now)
-  call('SET', key, value, 'KEEPTTL')
-  return value
-end
+local floor, SKEW = math.floor, 60000
 
 -- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have. Their keys begin at k.
 local function mark_of(sid, k, only, user, all, now)

@@ -10,27 +10,9 @@
 -- it writes, because Redis rolls nothing back. Many jobs run in one call; each is caught for itself.
 -- Times are milliseconds, far below 2^53.
 
-local call = redis.call
-
 local function whole(text) return text and tonumber(text) end
 
 local function max(a, b) return a and b and math.max(a, b) or a or b end
-
--- All but one have ended: when, which one stays, and up to when that one had ended too because another was to stay.
-local function only_of(text) return string.match(text or '', '^(%d+) (%S+) ?(%d*)$') end
-
--- What somebody wrote there that is no mark is one all the same, of nobody knows when: it becomes one of now, for tokens too.
--- A sid holds no colon, so that then none stays.
-local function readable(key, value, is_only, now)
-  if not value and call('EXISTS', key) == 0 then return false end
-  if value then
-    local digits = is_only and only_of(value) or not is_only and string.match(value, '^%s*(%d+)%s*$')
-    if digits and #digits <= 15 then return value end
-  end
-  value = string.format(is_only and '%.0f :' or '%.0f', now)
-  call('SET', key, value, 'KEEPTTL')
-  return value
-end
 
 -- What has run out goes first, so that the index never grows past what is alive.
 local function index(key, sid, expires, now)
