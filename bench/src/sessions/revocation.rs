@@ -52,6 +52,10 @@ pub(crate) fn run() -> anyhow::Result<()> {
         anyhow::Ok(())
     })?;
     measure("the same, and 1,000 other users have a mark", &both);
+    let memory = Memory::new(revocations.size().1);
+    let contender = [Contender::new(|thread: usize| memory.read(thread))];
+    let ns = |threads| format!("{:.0}", median(&rounds(&contender, threads, OPERATIONS, ROUNDS)[0]));
+    row("one read of a random place in as much memory, and nothing else", &[("", ns(1)), ("", ns(2))]);
 
     let output = std::process::Command::new(std::env::current_exe()?).args(["bytes", "revocations"]).output()?;
     let grown: f64 = String::from_utf8_lossy(&output.stdout).trim().parse()?;
@@ -60,6 +64,26 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let (entries, bytes) = revocations.size();
     row("the tables themselves", &[("", format!("{:.1}", bytes as f64 / entries as f64))]);
     Ok(())
+}
+
+/// As many bytes as the table has, and a walk over them in which every place tells the next: what memory takes to answer.
+struct Memory(Vec<u32>);
+
+impl Memory {
+    fn new(bytes: usize) -> Self {
+        let places = bytes / size_of::<u32>();
+        let mut random = rand::rngs::StdRng::seed_from_u64(12);
+        Self((0..places).map(|_| random.random_range(0..places as u32)).collect())
+    }
+
+    fn read(&self, thread: usize) {
+        let mut place = thread;
+        for step in 0..OPERATIONS {
+            // The step keeps the walk from running in a circle.
+            place = (self.0[place] as usize + step * 16) % self.0.len();
+        }
+        black_box(place);
+    }
 }
 
 /// Prints by how much this process grows. Run in one of its own, so that nothing is reused.

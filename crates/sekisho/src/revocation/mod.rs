@@ -9,6 +9,7 @@ mod names;
 #[cfg(feature = "redis")]
 mod redis;
 mod replica;
+mod table;
 mod verdict;
 
 use std::sync::{Arc, OnceLock};

@@ -5,10 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use hashbrown::{HashMap, HashTable};
+use hashbrown::HashMap;
 use parking_lot::RwLock;
 
 use super::names::{Jti, TokenKind, Whom};
+use super::table::Table;
 use crate::clock::Timestamp;
 use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter, Space};
 
@@ -22,7 +23,7 @@ pub(super) struct Replica {
     access: Space,
     refresh: Space,
     users: Space,
-    revoked: Box<[Shard<HashTable<Entry>>]>,
+    revoked: Table,
     marks: Box<[Shard<Marks>]>,
     /// Whether there was ever a mark of a user: most processes need not look for one.
     has_marks: AtomicBool,
@@ -40,13 +41,7 @@ type Marks = HashMap<[u64; 2], Mark>;
 #[repr(align(64))]
 struct Shard<T>(RwLock<T>);
 
-/// Twenty bytes without padding. Seconds suffice until 2106, rounded up.
-#[derive(Clone, Copy)]
-struct Entry {
-    name: [u32; 4],
-    until: u32,
-}
-
+/// Seconds suffice until 2106, rounded up; so it is with the deadlines of tokens.
 #[derive(Clone, Copy)]
 struct Mark {
     at: Timestamp,
@@ -61,7 +56,7 @@ impl Replica {
             access: space(0),
             refresh: space(1),
             users: space(2),
-            revoked: (0..SHARDS).map(|_| Shard::default()).collect(),
+            revoked: Table::new(),
             marks: (0..SHARDS).map(|_| Shard::default()).collect(),
             has_marks: AtomicBool::new(false),
             everyone_at: AtomicU64::new(0),
@@ -71,9 +66,7 @@ impl Replica {
     }
 
     pub(super) fn is_revoked(&self, kind: TokenKind, jti: &Jti, now: Timestamp) -> bool {
-        let name = self.token(kind, jti);
-        let shard = self.revoked[name.shard(SHARDS)].0.read();
-        shard.find(name.table_hash(), |entry| entry.is(name)).is_some_and(|entry| entry.until > floor(now))
+        self.revoked.until(self.token(kind, jti)).is_some_and(|until| until > floor(now))
     }
 
     pub(super) fn revoke(&self, kind: TokenKind, jti: &Jti, until: Timestamp, now: Timestamp) {
@@ -87,22 +80,7 @@ impl Replica {
     }
 
     fn put(&self, name: Fingerprint, until: u32, now: u32, extends: bool) {
-        let mut shard = self.revoked[name.shard(SHARDS)].0.write();
-        if let Some(entry) = shard.find_mut(name.table_hash(), |entry| entry.is(name)) {
-            if extends {
-                entry.until = entry.until.max(until);
-            }
-            return;
-        }
-        if shard.len() == shard.capacity() {
-            shard.retain(|entry| entry.until.saturating_add(GRACE_SECS) > now);
-            // Were it left nearly full, the next insert would walk over it again.
-            if shard.len() > shard.capacity() / 4 * 3 {
-                let more = shard.len().max(4);
-                shard.reserve(more, Entry::table_hash);
-            }
-        }
-        shard.insert_unique(name.table_hash(), Entry::new(name, until), Entry::table_hash);
+        self.revoked.put(name, until, extends, now.saturating_sub(GRACE_SECS));
     }
 
     /// The mark that holds: the greatest of everyone's and the user's. "The first that is found" would let a weaker mark
@@ -141,12 +119,9 @@ impl Replica {
         self.has_marks.store(true, Ordering::Relaxed);
     }
 
-    /// Entries, and the bytes of their tables.
+    /// Entries, and the bytes of their table.
     pub(super) fn size(&self) -> (usize, usize) {
-        self.revoked.iter().fold((0, 0), |(entries, bytes), shard| {
-            let shard = shard.0.read();
-            (entries + shard.len(), bytes + shard.allocation_size())
-        })
+        self.revoked.size()
     }
 
     fn token(&self, kind: TokenKind, jti: &Jti) -> Fingerprint {
@@ -166,27 +141,6 @@ impl Replica {
 impl std::fmt::Debug for Replica {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Replica").field("entries", &self.size().0).finish_non_exhaustive()
-    }
-}
-
-impl Entry {
-    const fn new(name: Fingerprint, until: u32) -> Self {
-        let [a, b] = name.lanes();
-        Self { name: [a as u32, (a >> 32) as u32, b as u32, (b >> 32) as u32], until }
-    }
-
-    const fn lanes(&self) -> [u64; 2] {
-        let [a, b, c, d] = self.name;
-        [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
-    }
-
-    const fn is(&self, name: Fingerprint) -> bool {
-        let ([a, b], [c, d]) = (self.lanes(), name.lanes());
-        a == c && b == d
-    }
-
-    const fn table_hash(&self) -> u64 {
-        Fingerprint::from_lanes(self.lanes()).table_hash()
     }
 }
 

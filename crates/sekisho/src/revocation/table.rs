@@ -1,0 +1,397 @@
+//! Fingerprints with deadlines, read without a lock: a reader writes nothing, so that readers take no cache line from each
+//! other, and the processor goes on to the next check while memory answers.
+//!
+//! It is extendible hashing. The upper bits of a hash choose a page of 4 KiB through the directory, the lower ones a line of
+//! 64 bytes in it, which has room for four entries: a check that is not in the caches reads one of them, in most cases. Before
+//! it, a filter of a byte an entry, which caches hold, tells most names that are not there. A page that is full is written anew, into one page or two, and published in the directory; the old one is used again later.
+//!
+//! Whoever reads meanwhile may see a page that is already used for others. An entry that it finds is true wherever it stands.
+//! That there is none is believed only if the directory still says the same afterwards.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::store::memory::fingerprint::Fingerprint;
+
+const SLOTS: usize = 4;
+const LINES: usize = 64;
+/// Entries in a page before it is written anew.
+const FULL: usize = LINES * SLOTS / 4 * 3;
+const PAGES_PER_CHUNK: usize = 64;
+/// Four gibibytes of pages: a hundred million entries.
+const CHUNKS: usize = 1 << 14;
+const DEPTHS: usize = 21;
+
+/// Two words an entry: the first lane, then half of the second above the deadline. No deadline, no entry.
+#[derive(Default)]
+#[repr(align(64))]
+struct Line([[AtomicU64; 2]; SLOTS]);
+
+struct Page([Line; LINES]);
+
+/// Three bits for each entry of a page, all in one word.
+#[derive(Default)]
+struct Filter([AtomicU64; 16]);
+
+/// Filters stand beside each other and not by their pages: so they are in few pages of the machine's memory.
+struct Chunk {
+    filters: Box<[Filter]>,
+    pages: Box<[Page]>,
+}
+
+pub(super) struct Table {
+    /// One directory for each depth, of `1 << depth` places. The deepest counts; others are left as they were.
+    directories: [OnceLock<Box<[AtomicU64]>>; DEPTHS],
+    depth: AtomicU32,
+    chunks: Box<[OnceLock<Chunk>]>,
+    writer: Mutex<Writer>,
+}
+
+#[derive(Default)]
+struct Writer {
+    entries: usize,
+    /// Of each page that was ever made.
+    pages: Vec<Kept>,
+    free: Vec<u32>,
+    /// Counts what is published, so that no place of a directory says the same twice.
+    published: u32,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    entries: u32,
+    /// Upper bits that all its hashes have in common.
+    depth: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    lane: u64,
+    rest: u64,
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        let table = Self {
+            directories: [const { OnceLock::new() }; DEPTHS],
+            depth: AtomicU32::new(0),
+            chunks: (0..CHUNKS).map(|_| OnceLock::new()).collect(),
+            writer: Mutex::default(),
+        };
+        let first = table.take_page(&mut table.writer.lock(), 0);
+        table.directories[0].get_or_init(|| [AtomicU64::new(u64::from(first))].into());
+        table
+    }
+
+    /// The deadline that is known of a name.
+    pub(super) fn until(&self, name: Fingerprint) -> Option<u32> {
+        let (entry, hash) = (Entry::new(name, 0), name.table_hash());
+        loop {
+            let depth = self.depth.load(Ordering::Acquire);
+            let place = self.place(hash, depth);
+            let published = place.load(Ordering::Acquire);
+            let (page, filter) = self.page(published);
+            if filter.may_have(hash) {
+                let until = page.until(entry, hash);
+                if until > 0 {
+                    return Some(until);
+                }
+            }
+            if place.load(Ordering::Acquire) == published && self.depth.load(Ordering::Acquire) == depth {
+                return None;
+            }
+        }
+    }
+
+    /// Adds an entry, or lets a known one live longer if that `extends` it. What had run out `before` may go.
+    pub(super) fn put(&self, name: Fingerprint, until: u32, extends: bool, before: u32) {
+        let (entry, hash) = (Entry::new(name, until.max(1)), name.table_hash());
+        let mut writer = self.writer.lock();
+        loop {
+            let depth = self.depth.load(Ordering::Relaxed);
+            let published = self.place(hash, depth).load(Ordering::Relaxed);
+            let ((page, filter), number) = (self.page(published), published as u32 as usize);
+            if let Some(slot) = page.find(entry, hash) {
+                if extends {
+                    // One writer: nothing comes between. The greater deadline is the greater word.
+                    slot[1].fetch_max(entry.rest, Ordering::Release);
+                }
+                return;
+            }
+            if (writer.pages[number].entries as usize) < FULL || !self.make_room(&mut writer, hash, before) {
+                page.add(entry, hash);
+                filter.add(hash);
+                writer.pages[number].entries += 1;
+                writer.entries += 1;
+                return;
+            }
+        }
+    }
+
+    /// Entries, and the bytes of all pages and directories.
+    pub(super) fn size(&self) -> (usize, usize) {
+        let chunks = self.chunks.iter().filter(|chunk| chunk.get().is_some()).count();
+        let places: usize = self.directories.iter().filter_map(OnceLock::get).map(|places| places.len()).sum();
+        let pages = chunks * PAGES_PER_CHUNK * (size_of::<Page>() + size_of::<Filter>());
+        (self.writer.lock().entries, pages + 8 * places + CHUNKS * size_of::<OnceLock<Chunk>>())
+    }
+
+    /// Writes the page of a hash anew, without what has run out, into two if it would be nearly full again. False if that
+    /// cannot be done: there are too many pages.
+    fn make_room(&self, writer: &mut Writer, hash: u64, before: u32) -> bool {
+        let depth = self.depth.load(Ordering::Relaxed);
+        let old = self.place(hash, depth).load(Ordering::Relaxed);
+        let number = old as u32 as usize;
+        let Kept { entries, depth: own } = writer.pages[number];
+        let stay: Vec<Entry> = self.page(old).0.entries().filter(|entry| entry.rest as u32 > before).collect();
+        let splits = stay.len() > FULL / 4 * 3;
+        // Also where hashes are more alike than chance makes them, which keyed ones are not.
+        if writer.free.len() + CHUNKS * PAGES_PER_CHUNK < writer.pages.len() + 2 || own as usize + 2 > DEPTHS {
+            return false;
+        }
+        if splits && own == depth {
+            self.deepen(depth);
+        }
+        let depth = self.depth.load(Ordering::Relaxed);
+        let below = own + u32::from(splits);
+        for half in 0..=u32::from(splits) {
+            let is_here = |entry: &&Entry| !splits || (entry.hash() >> (63 - own)) as u32 & 1 == half;
+            let new = self.take_page(writer, below);
+            let (page, filter) = self.page(u64::from(new));
+            page.0.iter().flat_map(|line| &line.0).for_each(|slot| slot[1].store(0, Ordering::Release));
+            filter.0.iter().for_each(|word| word.store(0, Ordering::Release));
+            let mut count = 0;
+            for entry in stay.iter().filter(is_here) {
+                page.add(*entry, entry.hash());
+                filter.add(entry.hash());
+                count += 1;
+            }
+            writer.pages[new as usize].entries = count;
+            writer.published += 1;
+            // All places whose upper bits are those of the page.
+            let prefix = bits(hash, own) << u32::from(splits) | half as usize;
+            let each = 1 << (depth - below);
+            for place in prefix * each..(prefix + 1) * each {
+                self.directory(depth)[place]
+                    .store(u64::from(writer.published) << 32 | u64::from(new), Ordering::Release);
+            }
+        }
+        writer.free.push(number as u32);
+        writer.entries -= entries as usize - stay.len();
+        true
+    }
+
+    fn deepen(&self, depth: u32) {
+        let old = self.directory(depth);
+        let copied = |place: usize| AtomicU64::new(old[place / 2].load(Ordering::Relaxed));
+        self.directories[depth as usize + 1].get_or_init(|| (0..2 * old.len()).map(copied).collect());
+        self.depth.store(depth + 1, Ordering::Release);
+    }
+
+    /// A page that nobody is sent to, whatever is still written in it.
+    fn take_page(&self, writer: &mut Writer, depth: u32) -> u32 {
+        let number = writer.free.pop().unwrap_or_else(|| {
+            writer.pages.push(Kept::default());
+            writer.pages.len() as u32 - 1
+        });
+        writer.pages[number as usize] = Kept { entries: 0, depth };
+        let chunk = &self.chunks[number as usize / PAGES_PER_CHUNK];
+        let page = |_| Page(std::array::from_fn(|_| Line::default()));
+        chunk.get_or_init(|| Chunk {
+            filters: (0..PAGES_PER_CHUNK).map(|_| Filter::default()).collect(),
+            pages: (0..PAGES_PER_CHUNK).map(page).collect(),
+        });
+        number
+    }
+
+    fn directory(&self, depth: u32) -> &[AtomicU64] {
+        self.directories[depth as usize].get().expect("it is made before its depth is told")
+    }
+
+    #[inline]
+    fn place(&self, hash: u64, depth: u32) -> &AtomicU64 {
+        &self.directory(depth)[bits(hash, depth)]
+    }
+
+    /// The page that a place of the directory names in its lower half.
+    #[inline]
+    fn page(&self, published: u64) -> (&Page, &Filter) {
+        let number = published as u32 as usize;
+        let chunk = self.chunks[number / PAGES_PER_CHUNK].get().expect("a page is made before it is told");
+        (&chunk.pages[number % PAGES_PER_CHUNK], &chunk.filters[number % PAGES_PER_CHUNK])
+    }
+}
+
+impl Page {
+    /// The deadline of the entry of the same name, or 0. Lines fill in the order in which they are looked at, and nothing leaves
+    /// a page: behind a slot that is free there is none.
+    #[inline]
+    fn until(&self, entry: Entry, hash: u64) -> u32 {
+        for number in 0..LINES {
+            let (mut until, mut is_last) = (0, false);
+            // All four, whichever it is: a branch on what memory has yet to answer would keep the next check waiting.
+            for slot in &self.0[(hash as usize + number) % LINES].0 {
+                let rest = slot[1].load(Ordering::Acquire);
+                let is_it = (rest >> 32 == entry.rest >> 32) & (slot[0].load(Ordering::Acquire) == entry.lane);
+                until |= rest as u32 * u32::from(is_it);
+                is_last |= rest as u32 == 0;
+            }
+            if until > 0 || is_last {
+                return until;
+            }
+        }
+        0
+    }
+
+    fn find(&self, entry: Entry, hash: u64) -> Option<&[AtomicU64; 2]> {
+        if self.until(entry, hash) == 0 {
+            return None;
+        }
+        let is_it = |slot: &&[AtomicU64; 2]| {
+            let rest = slot[1].load(Ordering::Relaxed);
+            slot[0].load(Ordering::Relaxed) == entry.lane && rest >> 32 == entry.rest >> 32 && rest as u32 > 0
+        };
+        self.0.iter().flat_map(|line| &line.0).find(is_it)
+    }
+
+    fn add(&self, entry: Entry, hash: u64) {
+        let lines = (0..LINES).map(|number| &self.0[(hash as usize + number) % LINES].0);
+        // A page is never full, but where no more can be made: then what ends first goes, which is better than nothing.
+        let free = lines.clone().flatten().find(|slot| slot[1].load(Ordering::Relaxed) as u32 == 0);
+        let first = || lines.flatten().min_by_key(|slot| slot[1].load(Ordering::Relaxed) as u32);
+        if let Some(slot) = free.or_else(first) {
+            slot[0].store(entry.lane, Ordering::Release);
+            slot[1].store(entry.rest, Ordering::Release);
+        }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = Entry> {
+        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let entries = self
+            .0
+            .iter()
+            .flat_map(|line| &line.0)
+            .map(move |[lane, rest]| Entry { lane: word(lane), rest: word(rest) });
+        entries.filter(|entry| entry.rest as u32 > 0)
+    }
+}
+
+impl Filter {
+    #[inline]
+    fn may_have(&self, hash: u64) -> bool {
+        let (word, bits) = Self::of(hash);
+        self.0[word].load(Ordering::Acquire) & bits == bits
+    }
+
+    fn add(&self, hash: u64) {
+        let (word, bits) = Self::of(hash);
+        self.0[word].fetch_or(bits, Ordering::Release);
+    }
+
+    /// By bits of the hash that choose neither page nor line.
+    #[inline]
+    const fn of(hash: u64) -> (usize, u64) {
+        let bits = 1 << (hash >> 10 & 63) | 1 << (hash >> 16 & 63) | 1 << (hash >> 22 & 63);
+        ((hash >> 6 & 15) as usize, bits)
+    }
+}
+
+impl Entry {
+    /// A lane and a half of another: 93 bits by which two names differ.
+    const fn new(name: Fingerprint, until: u32) -> Self {
+        let [lane, other] = name.lanes();
+        Self { lane, rest: other << 32 | until as u64 }
+    }
+
+    const fn hash(&self) -> u64 {
+        Fingerprint::from_lanes([self.lane, 0]).table_hash()
+    }
+}
+
+/// The upper bits of a hash.
+#[inline]
+const fn bits(hash: u64, depth: u32) -> usize {
+    // Not one shift: by all 64 bits none is left to shift by.
+    (hash >> 1 >> (63 - depth)) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::store::memory::fingerprint::Fingerprinter;
+
+    fn names(count: u32) -> Vec<Fingerprint> {
+        let hash = Fingerprinter::new();
+        (0..count).map(|number| hash.of(hash.space(0), &number.to_le_bytes())).collect()
+    }
+
+    #[test]
+    fn it_is_a_map_whatever_splits_and_runs_out() {
+        let names = names(20_000);
+        let (table, mut model) = (Table::new(), HashMap::new());
+        for step in 0..200_000 {
+            // Every tenth goes at the next chance, the others stay.
+            let at = rand::random_range(0..names.len());
+            let until = if at % 10 == 0 { 5 } else { rand::random_range(10..1_000) };
+            let extends = rand::random();
+            table.put(names[at], until, extends, 9);
+            model
+                .entry(at)
+                .and_modify(|had: &mut u32| {
+                    if extends {
+                        *had = until.max(*had)
+                    }
+                })
+                .or_insert(until);
+            let asked = rand::random_range(0..names.len());
+            match (table.until(names[asked]), model.get(&asked)) {
+                (None, Some(5)) => _ = model.remove(&asked),
+                (found, expected) => assert_eq!(found, expected.copied(), "{step}"),
+            }
+        }
+        let there = names.iter().filter(|name| table.until(**name).is_some()).count();
+        assert_eq!(table.size().0, there);
+    }
+
+    #[test]
+    fn from_a_hundred_thousand_on_an_entry_takes_less_than_48_bytes() {
+        let table = Table::new();
+        for (number, name) in names(300_000).into_iter().enumerate() {
+            table.put(name, 10, true, 0);
+            if number % 1_000 == 999 {
+                let (entries, bytes) = table.size();
+                assert_eq!(entries, number + 1);
+                assert!(entries < 100_000 || bytes <= 48 * entries, "{bytes} for {entries}");
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_reads_meanwhile_misses_nothing() {
+        let (names, table, done) = (names(100_000), Table::new(), AtomicBool::new(false));
+        let added = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        let added = added.load(Ordering::Acquire) as usize;
+                        if added > 0 {
+                            let at = rand::random_range(0..added);
+                            assert_eq!(table.until(names[at]), Some(at as u32 + 1));
+                        }
+                    }
+                });
+            }
+            for (at, name) in names.iter().enumerate() {
+                table.put(*name, at as u32 + 1, true, 0);
+                added.store(at as u64 + 1, Ordering::Release);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+    }
+}
