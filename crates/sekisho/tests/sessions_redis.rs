@@ -2,6 +2,7 @@
 //! it, and what they bring back is removed.
 
 #![allow(
+    clippy::panic,
     clippy::unwrap_used,
     reason = "the lint's exception for tests does not reach the helpers of an integration test"
 )]
@@ -296,4 +297,118 @@ async fn c32_a_redis_that_is_away_is_an_error_and_no_end() {
         sessions.get(&id("s")).await.unwrap().unwrap()
     };
     tokio::time::timeout(PATIENCE, back).await.unwrap();
+}
+
+/// Gets a session until it comes from this process's own copy: the connection that tells of changes may come up later.
+async fn until_copied(server: &RedisServer, sessions: &Sessions, id: &SessionId) {
+    let reads = || {
+        let stats = server.command(&["INFO", "commandstats"]).text();
+        stats.lines().find(|line| line.starts_with("cmdstat_mget:")).map(str::to_owned)
+    };
+    for _ in 0..1_000 {
+        let before = reads();
+        assert!(sessions.get(id).await.unwrap().is_some(), "{id:?}");
+        if reads() == before {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("it is read every time");
+}
+
+#[tokio::test]
+async fn c11_what_anybody_changes_is_seen_by_the_next_get_of_a_copy() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let mark = WallClock::new().now().as_millis_ceil().to_string();
+    let only = format!("{mark} other");
+    let changes: [&[&str]; 11] = [
+        &["DEL", "session:u:s"],
+        &["EVAL", "return redis.call('UNLINK', 'session:u:s')", "0"],
+        &["RENAME", "session:u:s", "elsewhere"],
+        &["PEXPIREAT", "session:u:s", "1"],
+        &["SETEX", "ended:{session:u:s}", "100", "true"],
+        &["SETEX", "nbf:user:u", "100", &mark],
+        &["SETEX", "nbf:all", "100", &mark],
+        &["SETEX", "only:u", "100", &only],
+        &["HSET", "nbf:user:u", "no", "mark"],
+        &["SETEX", "seen:{session:u:s}", "100", "1"],
+        &["FLUSHALL"],
+    ];
+    for change in changes {
+        server.command(&["FLUSHALL"]).expect_success();
+        setex(&server, "s", &seeds(60));
+        until_copied(&server, &sessions, &id("s")).await;
+        server.command(change).expect_success();
+        assert_eq!(sessions.get(&id("s")).await.unwrap(), None, "{change:?}");
+    }
+    // What is written over it is what is read, and an expiry that moves is told.
+    server.command(&["FLUSHALL"]).expect_success();
+    setex(&server, "s", &seeds(60));
+    until_copied(&server, &sessions, &id("s")).await;
+    setex(&server, "s", &seeds(30));
+    assert_eq!(sessions.get(&id("s")).await.unwrap().unwrap().document.as_str(), seeds_of(&server));
+    until_copied(&server, &sessions, &id("s")).await;
+    server.command(&["EXPIRE", "session:u:s", "100"]).expect_success();
+    assert!(sessions.get(&id("s")).await.unwrap().unwrap().ttl.unwrap() <= Duration::from_secs(100));
+}
+
+fn seeds_of(server: &RedisServer) -> String {
+    server.command(&["GET", "session:u:s"]).text()
+}
+
+#[tokio::test]
+async fn c11_a_force_logout_by_another_process_is_seen_by_the_next_get_of_a_copy() {
+    let server = RedisServer::start();
+    let (here, there) = (sessions_on(&server).await, sessions_on(&server).await);
+    for round in 0..50 {
+        let id = SessionId::new(format!("u{round}"), "s").unwrap();
+        here.put(&id, &Document::new(seeds(60)).unwrap(), None).await.unwrap();
+        until_copied(&server, &here, &id).await;
+        there.end_all(&id.user).await.unwrap();
+        assert_eq!(here.get(&id).await.unwrap(), None, "{round}");
+    }
+}
+
+#[tokio::test]
+async fn a_copy_ends_with_its_expiry_and_with_its_connection() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    setex(&server, "s", &seeds(60));
+    until_copied(&server, &sessions, &id("s")).await;
+    // Every connection goes, and the change is made before any is back.
+    server.command(&["CLIENT", "KILL", "TYPE", "normal"]).expect_success();
+    server.command(&["DEL", "session:u:s"]).expect_success();
+    let found = loop {
+        match sessions.get(&id("s")).await {
+            Ok(found) => break found,
+            // Until the connections are back.
+            Err(Error::Unavailable { .. }) => tokio::time::sleep(Duration::from_millis(10)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    assert_eq!(found, None);
+    server.command(&["SET", "session:u:s", &seeds(60), "PX", "2000"]).expect_success();
+    // Nobody but its own clock says that it is over.
+    let mut gets = 0;
+    while sessions.get(&id("s")).await.unwrap().is_some() {
+        gets += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(gets < 10_000, "it does not end");
+    }
+    assert!(!exists(&server, "session:u:s"));
+}
+
+#[tokio::test]
+async fn a_server_that_tells_of_no_changes_is_asked_every_time() {
+    let server = RedisServer::start();
+    server.command(&["ACL", "SETUSER", "default", "-client|tracking"]).expect_success();
+    let sessions = sessions_on(&server).await;
+    for _ in 0..20 {
+        setex(&server, "s", &seeds(60));
+        assert!(sessions.get(&id("s")).await.unwrap().is_some());
+        assert!(sessions.get(&id("s")).await.unwrap().is_some());
+        server.command(&["DEL", "session:u:s"]).expect_success();
+        assert_eq!(sessions.get(&id("s")).await.unwrap(), None);
+    }
 }

@@ -258,10 +258,14 @@ impl RedisStore {
     }
 
     pub(super) async fn call(&self, script: &Arc<Script>, job: Job) -> Result<Reply, Error> {
-        match self.redis.run(script, job).await.map_err(failed)? {
-            Value::Array(values) => Ok(Reply { rest: values.into_iter() }),
-            _ => Err(odd("it is no list")),
-        }
+        reply_of(self.redis.run(script, job).await.map_err(failed)?)
+    }
+}
+
+pub(super) fn reply_of(answer: Value) -> Result<Reply, Error> {
+    match answer {
+        Value::Array(values) => Ok(Reply { rest: values.into_iter() }),
+        _ => Err(odd("it is no list")),
     }
 }
 

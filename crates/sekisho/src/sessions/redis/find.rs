@@ -10,6 +10,7 @@ use redis::Value;
 use super::RedisStore;
 use super::calls::{Keys, Reply, odd};
 use super::cluster::{is_only, latest};
+use super::copies::Stamp;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::revocation::read_mark;
@@ -28,6 +29,8 @@ pub(super) struct Found {
     pub(super) is_known: bool,
     pub(super) idle: Option<Duration>,
     pub(super) now: Timestamp,
+    /// Of when it was read, where changes to it are told.
+    pub(super) stamp: Option<Stamp>,
 }
 
 impl RedisStore {
@@ -37,31 +40,36 @@ impl RedisStore {
         let mut job = Job::with_capacity(keys.iter().map(String::len).sum::<usize>() + 2 * Sid::MAX_BYTES);
         job.repeatable = true;
         job.add_command([b"MGET".as_slice()].into_iter().chain(texts.iter().map(String::as_bytes)));
+        // Before the expiry is read, which is counted from it.
+        if self.clock.is_none() {
+            job.add_command([b"TIME".as_slice()]);
+        }
         job.add_command([b"PTTL".as_slice(), texts[0].as_bytes()]);
         job.add_command([b"ZSCORE".as_slice(), index.as_bytes(), id.sid.as_str().as_bytes()]);
         // A mark that is no text is read as if it were not there.
         job.add_command([b"EXISTS".as_slice()].into_iter().chain(texts[4..].iter().map(String::as_bytes)));
-        if self.clock.is_none() {
-            job.add_command([b"TIME".as_slice()]);
-        }
-        let mut answers = self.step(self.call(&self.plain, job)).await?;
+        let stamp = self.copies.stamp(&id.user);
+        let (mut answers, stamp) = match self.ask_witnessed(job.clone()).await? {
+            Some(answers) => (answers, Some(stamp)),
+            None => (self.step(self.call(&self.plain, job)).await?, None),
+        };
         let mut texts = answers.next_list()?;
         let value = texts.next_text()?;
         let has_ended = !matches!(texts.next(), Value::Nil);
         let seen = texts.next_time();
         let idle = texts.next_duration();
         let marks = [texts.next(), texts.next(), texts.next()];
+        let now = match &self.clock {
+            Some(clock) => clock.now(),
+            None => answers.next_list()?.clock().ok_or_else(|| odd("no time"))?,
+        };
         let ttl = answers.next_int()?;
         let is_known = !matches!(answers.next(), Value::Nil);
         let mark = match readable(&marks, answers.next_int()?) {
             Some([only, user, all]) => latest(&id.sid, only, user, all),
             None => Box::pin(self.marks(id)).await?,
         };
-        let now = match &self.clock {
-            Some(clock) => clock.now(),
-            None => answers.next_list()?.clock().ok_or_else(|| odd("no time"))?,
-        };
-        Ok(Found { value, ttl, has_ended, seen, mark, is_known, idle, now })
+        Ok(Found { value, ttl, has_ended, seen, mark, is_known, idle, now, stamp })
     }
 
     /// As far as it lies in the session's own slot.
@@ -76,6 +84,7 @@ impl RedisStore {
             is_known: false,
             idle: reply.next_duration(),
             now: reply.next_time().ok_or_else(|| odd("no time"))?,
+            stamp: None,
         })
     }
 }
@@ -99,7 +108,7 @@ fn readable(marks: &[Value; 3], there: i64) -> Option<[Option<&str>; 3]> {
 }
 
 impl Reply {
-    fn next_list(&mut self) -> Result<Self, Error> {
+    pub(super) fn next_list(&mut self) -> Result<Self, Error> {
         match self.next() {
             Value::Array(values) => Ok(Self { rest: values.into_iter() }),
             _ => Err(odd("a list is missing")),
@@ -111,7 +120,7 @@ impl Reply {
     }
 
     /// What `TIME` answers with: seconds and microseconds. No finer than a script tells the time.
-    fn clock(&mut self) -> Option<Timestamp> {
+    pub(super) fn clock(&mut self) -> Option<Timestamp> {
         let mut number = || match self.next() {
             Value::BulkString(digits) => std::str::from_utf8(&digits).ok()?.parse::<u64>().ok(),
             _ => None,

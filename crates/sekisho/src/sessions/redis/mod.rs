@@ -18,6 +18,7 @@
 
 mod calls;
 mod cluster;
+mod copies;
 mod find;
 #[cfg(feature = "conformance")]
 pub(super) mod steps;
@@ -35,6 +36,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::error::Error;
 use crate::store::redis::{Options, Redis, Script};
 use calls::Keys;
+use copies::Copies;
 use find::Found;
 
 /// Known sessions that a force-logout removes in its own round trip, and that are looked at together.
@@ -48,6 +50,9 @@ pub struct RedisStore {
     plain: Arc<Script>,
     save: Arc<Script>,
     script: Arc<Script>,
+    /// Gets go this way, as far as it can be had.
+    witnessed: Option<Redis>,
+    copies: Arc<Copies>,
     /// For tests; Redis's own clock decides where there is none.
     clock: Option<Arc<dyn Clock>>,
     #[cfg(feature = "conformance")]
@@ -75,8 +80,13 @@ impl RedisStore {
 
     /// On a connection that there is already.
     pub fn on(redis: Redis, clock: Option<Arc<dyn Clock>>) -> Self {
+        let copies = Arc::new(Copies::new());
+        // Where a test makes the time, what Redis lets expire by its own cannot be foretold.
+        let witnessed = if clock.is_none() { redis.witnessed(copies.clone()) } else { None };
         Self {
             redis,
+            witnessed,
+            copies,
             plain: Arc::new(Script::none()),
             save: Arc::new(Script::new(concat!(
                 include_str!("../scripts/marks.lua"),
@@ -108,8 +118,11 @@ impl RedisStore {
 
     /// Reads, judges, and mends what the judgement found: that is rare, and costs a second round trip.
     async fn look(&self, id: &SessionId, terms: &Terms) -> Result<Option<Session>, Error> {
-        let found = self.find(id).await?;
-        let Some(value) = found.value.filter(|_| found.ttl != -2) else { return Ok(None) };
+        if let Some(session) = self.copied(id, terms).await? {
+            return Ok(Some(session));
+        }
+        let mut found = self.find(id).await?;
+        let Some(value) = found.value.take().filter(|_| found.ttl != -2) else { return Ok(None) };
         let document = Document::stored(value.clone());
         let facts = Facts {
             now: found.now,
@@ -133,6 +146,9 @@ impl RedisStore {
         let ttl = ttl.map(|ttl| ttl.min(left));
         if !found.is_known {
             Box::pin(self.index(id, ttl.unwrap_or(left))).await?;
+        }
+        if let Some(stamp) = found.stamp {
+            self.copies.keep(id, stamp, &document, &found);
         }
         let idle = terms.idle(&document, found.idle);
         Ok(Some(Session { id: id.clone(), document, ttl, since, idle }))

@@ -120,7 +120,8 @@ async fn exchange(live: &Live, calls: &[(&Call<'_>, Name)]) -> Vec<Result<Value,
     let mut pipeline = Pipeline::with_capacity(calls.len());
     for (call, name) in calls {
         if call.script.is_none() {
-            call.jobs.iter().flat_map(|job| job.commands()).for_each(|parts| _ = pipeline.add_command(plain(parts)));
+            let asked = call.jobs.iter().enumerate().filter(|(at, _)| !is_asked_before(&call.jobs, *at));
+            asked.flat_map(|(_, job)| job.commands()).for_each(|parts| _ = pipeline.add_command(plain(parts)));
         } else {
             pipeline.add_command(command(call.script, *name, &call.jobs));
         }
@@ -135,6 +136,11 @@ async fn exchange(live: &Live, calls: &[(&Call<'_>, Name)]) -> Vec<Result<Value,
     }
 }
 
+/// Whether an earlier one of these jobs gets the answer of this one, too.
+fn is_asked_before(jobs: &[&Job], at: usize) -> bool {
+    at > 0 && jobs[at].shared && jobs[at - 1].shared
+}
+
 fn plain<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Cmd {
     let mut command = Cmd::with_capacity(parts.len(), 24 * parts.len());
     parts.for_each(|part| _ = command.arg(part));
@@ -146,8 +152,12 @@ fn reply_to(call: &Call<'_>, replies: &mut impl Iterator<Item = Value>) -> Value
     if !call.script.is_none() {
         return replies.next().unwrap_or(Value::Nil);
     }
-    let mut each = Vec::with_capacity(call.jobs.len());
-    for job in &call.jobs {
+    let mut each: Vec<Value> = Vec::with_capacity(call.jobs.len());
+    for (at, job) in call.jobs.iter().enumerate() {
+        if is_asked_before(&call.jobs, at) {
+            each.extend_from_within(at - 1..);
+            continue;
+        }
         let answers: Vec<Value> = replies.by_ref().take(job.commands().len()).collect();
         let is_error = |answer: &&Value| matches!(answer, Value::ServerError(_));
         each.push(answers.iter().find(is_error).cloned().unwrap_or(Value::Array(answers)));

@@ -20,6 +20,7 @@ use super::{
     slots::key_slot,
     tracking::{Follow, Followed, Tracking},
     url::{self, Target},
+    witness::Witness,
 };
 
 /// Redirects and lost connections that one call goes through before it gives up, if its deadline leaves it the time.
@@ -27,6 +28,8 @@ const ATTEMPTS: u32 = 8;
 /// Pauses before a server that said "not now" is asked again: they double up to the longest, until the deadline.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
+
+const WITNESSED_IN_FLIGHT: usize = 2;
 
 /// How long calls may take and how many may be out.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +102,7 @@ impl Redis {
             (Servers::Many(cluster), first)
         } else {
             let address = target.addresses.first().cloned().ok_or_else(|| Error::invalid_url("a host is missing"))?;
-            let node = Node::start(address, &target.login, options, runtime.clone(), None)?;
+            let node = Node::start(address, &target.login, options, runtime.clone(), None, None)?;
             let first = node.wait_up().await;
             (Servers::One(node), first)
         };
@@ -112,6 +115,29 @@ impl Redis {
         let Inner { options, runtime, servers, target } = &*self.inner;
         let (options, runtime) = (Options { timeout, ..*options }, runtime.clone());
         Self { inner: Arc::new(Inner { options, runtime, servers: servers.clone(), target: target.clone() }) }
+    }
+
+    /// The same server over a connection of its own, whose witness hears of every change to what is read over it before any
+    /// later answer. None on a Cluster. It may never come up: not every server tells of changes.
+    pub(crate) fn witnessed(&self, witness: Arc<dyn Witness>) -> Option<Self> {
+        let Inner { options, runtime, servers, target } = &*self.inner;
+        let Servers::One(node) = servers else { return None };
+        // Few calls at a time: whoever waits shares the next one's answer.
+        let options = Options { in_flight: WITNESSED_IN_FLIGHT, ..*options };
+        let node =
+            Node::start(node.address.clone(), &target.login, options, runtime.clone(), None, Some(witness)).ok()?;
+        let (runtime, target) = (runtime.clone(), target.clone());
+        Some(Self { inner: Arc::new(Inner { options, runtime, servers: Servers::One(node), target }) })
+    }
+
+    /// The deadline of a call.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.inner.options.timeout
+    }
+
+    /// Whether there is a connection now. Of a Cluster nothing is said.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(&self.inner.servers, Servers::One(node) if node.is_up())
     }
 
     /// Follows keys on every server, over connections of their own, until the tracking is dropped.

@@ -107,7 +107,7 @@ impl Cluster {
     }
 
     fn start(&self, address: Address) -> Result<Arc<Node>, Error> {
-        Node::start(address, &self.login, self.options, self.runtime.clone(), Some(self.stale.clone()))
+        Node::start(address, &self.login, self.options, self.runtime.clone(), Some(self.stale.clone()), None)
     }
 
     /// Asks the masters we know, then the hosts of the URL, and takes the first map that comes.

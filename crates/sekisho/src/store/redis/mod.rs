@@ -19,9 +19,11 @@ mod server;
 mod slots;
 pub(crate) mod tracking;
 mod url;
+mod witness;
 
 pub use client::{Options, Redis};
 pub use error::Error;
 pub use script::{Job, Script};
 pub use server::Server;
 pub use slots::key_slot;
+pub(crate) use witness::Witness;

@@ -13,11 +13,13 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use redis::{AsyncConnectionConfig, Client, PushInfo, PushKind, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, ErrorKind, PushInfo, PushKind, ServerErrorKind, aio::MultiplexedConnection,
+};
 use tokio::{
     runtime::Handle,
     sync::{Notify, watch},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -25,10 +27,13 @@ use super::{
     coalesce::Queue,
     error::Error,
     url::{Address, Login},
+    witness::{self, Witness},
 };
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+/// Before a server is asked again that does not tell of changes: it will not soon.
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// A connection that lived shorter than this did not prove that the server is well.
 const PROVEN: Duration = Duration::from_secs(1);
 
@@ -46,6 +51,7 @@ pub(super) struct Node {
     failures: AtomicU32,
     /// Told of every lost connection: the reason may be that the slots are elsewhere now.
     on_loss: Option<Arc<Notify>>,
+    witness: Option<Arc<dyn Witness>>,
 }
 
 /// A connection and its number, so that of all the calls that fail on it only the first drops it.
@@ -83,6 +89,7 @@ impl Node {
         options: Options,
         runtime: Handle,
         on_loss: Option<Arc<Notify>>,
+        witness: Option<Arc<dyn Witness>>,
     ) -> Result<Arc<Self>, Error> {
         let client = Client::open(login.at(&address)?).map_err(|error| Error::invalid_url(error.to_string()))?;
         let node = Arc::new(Self {
@@ -96,6 +103,7 @@ impl Node {
             epochs: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             on_loss,
+            witness,
         });
         node.connect_in_background(Duration::ZERO);
         Ok(node)
@@ -166,7 +174,8 @@ impl Node {
                         let failures = node.failures.fetch_add(1, Ordering::Relaxed);
                         tracing::debug!(server = %node.address, %error, "redis does not let us connect");
                         node.link.send_replace(Link::Down(error.to_string().into()));
-                        pause = pause_after(failures + 1);
+                        let is_refused = node.witness.is_some() && is_refusal(&error);
+                        pause = if is_refused { PAUSE_AFTER_REFUSAL } else { pause_after(failures + 1) };
                     }
                 }
             }
@@ -180,8 +189,15 @@ impl Node {
             .set_connection_timeout(Some(self.options.connect_timeout))
             // Every call has its own deadline, and one timer is enough.
             .set_response_timeout(None)
-            .set_push_sender(watch_for_loss(Arc::downgrade(self), epoch, broken.clone()));
-        let connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+            .set_push_sender(watch(Arc::downgrade(self), epoch, broken.clone()));
+        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        if let Some(witness) = &self.witness {
+            let begin = witness::begin();
+            let begun = timeout(self.options.connect_timeout, begin.query_async::<()>(&mut connection));
+            begun.await.unwrap_or_else(|late| Err(std::io::Error::from(late).into()))?;
+            // Before anybody can ask over this connection: what was read over another is not watched by it.
+            witness.all_changed();
+        }
         self.live.store(Some(Arc::new(Live { connection, epoch, since: Instant::now() })));
         self.link.send_replace(Link::Up);
         tracing::debug!(server = %self.address, "connected to redis");
@@ -193,19 +209,32 @@ impl Node {
     }
 }
 
-fn watch_for_loss(
+fn watch(
     node: Weak<Node>,
     epoch: u64,
     broken: Arc<AtomicBool>,
 ) -> impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static {
     move |info| {
-        if info.kind == PushKind::Disconnection {
+        let is_lost = info.kind == PushKind::Disconnection;
+        if is_lost {
             broken.store(true, Ordering::SeqCst);
-            if let Some(node) = node.upgrade() {
-                node.drop_connection(epoch, Loss::Closed);
-            }
+        }
+        let Some(node) = node.upgrade() else { return Ok(()) };
+        if let Some(witness) = &node.witness {
+            witness::hear(&**witness, info);
+        }
+        if is_lost {
+            node.drop_connection(epoch, Loss::Closed);
         }
         Ok(())
+    }
+}
+
+/// What the server says because it does not know the command, or does not allow it.
+fn is_refusal(error: &redis::RedisError) -> bool {
+    match error.kind() {
+        ErrorKind::Server(kind) => kind != ServerErrorKind::BusyLoading,
+        kind => kind == ErrorKind::Extension,
     }
 }
 

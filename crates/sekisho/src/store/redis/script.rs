@@ -56,6 +56,8 @@ pub struct Job {
     commands: SmallVec<[u8; 4]>,
     /// May it be sent again when it is unknown whether it ran? Only where it carries an id that makes a repeat harmless.
     pub repeatable: bool,
+    /// Plain commands that are the same in every such job: those that go out together are asked once, for all.
+    pub shared: bool,
 }
 
 impl Job {
