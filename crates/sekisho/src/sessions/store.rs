@@ -27,7 +27,7 @@ pub trait SessionStore: fmt::Debug + Send + Sync {
     /// The session, if it is alive.
     fn get<'a>(&'a self, id: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Option<Session>>;
 
-    /// Stores a session that is alive or unknown, and says how many of the user's are known then.
+    /// Stores a session that is alive or unknown.
     fn save<'a>(&'a self, save: &'a Save<'a>, terms: &'a Terms) -> StoreFuture<'a, Saved>;
 
     /// Lets a session live for `ttl` from now, if that is longer than it would and within the absolute cap.
@@ -134,7 +134,7 @@ pub enum Over<'a> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Saved {
-    /// And so many of the user's sessions are known. Its lifetime counts from `since`.
+    /// And so many of the user's sessions are known, where the terms bound them; else none may be counted. Its lifetime counts from `since`.
     Saved { known: usize, ttl: Option<Duration>, since: Timestamp },
     /// A session of this id has ended, or a mark or the absolute cap refuses it.
     Ended { mark: Option<Timestamp> },

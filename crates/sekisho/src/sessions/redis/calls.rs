@@ -94,7 +94,7 @@ impl RedisStore {
             job.add_key(|bytes| bytes.extend_from_slice(key.as_bytes()));
         }
         job.add_argument(|bytes| {
-            bytes.extend([over, keys.0.len() as u8]);
+            bytes.extend([over, keys.0.len() as u8, u8::from(terms.max_per_user.is_some())]);
             bytes.extend(head.iter().flat_map(|number| number.to_be_bytes()));
         });
         for text in [sid, json, expected] {

@@ -42,6 +42,8 @@ use find::Found;
 /// Known sessions that a force-logout removes in its own round trip, and that are looked at together.
 const BATCH: usize = 512;
 const TOGETHER: usize = 64;
+/// Calls that are out at a time. Few: the more saves wait for the next one, the less each of them costs.
+const IN_FLIGHT: usize = 2;
 
 /// Keeps sessions on Redis.
 #[derive(Debug, Clone)]
@@ -73,7 +75,7 @@ impl RedisStore {
         timeout: Duration,
         clock: Option<Arc<dyn Clock>>,
     ) -> Result<(Self, Result<(), Error>), Error> {
-        let options = Options { timeout, ..Options::default() };
+        let options = Options { timeout, in_flight: IN_FLIGHT, ..Options::default() };
         let (redis, first) = Redis::start(url, options).await.map_err(calls::failed)?;
         Ok((Self::on(redis, clock), first.map_err(calls::failed)))
     }
@@ -88,9 +90,9 @@ impl RedisStore {
             witnessed,
             copies,
             plain: Arc::new(Script::none()),
-            save: Arc::new(Script::new(concat!(
-                include_str!("../scripts/marks.lua"),
-                include_str!("../scripts/save.lua")
+            save: Arc::new(Script::new(include_str!("../scripts/save.lua").replace(
+                "-- CAREFUL",
+                concat!(include_str!("../scripts/marks.lua"), include_str!("../scripts/careful.lua")),
             ))),
             script: Arc::new(Script::new(concat!(
                 include_str!("../scripts/marks.lua"),

@@ -3,89 +3,51 @@
 -- KEYS  of a job: session ended seen idle, and on one server also only nbf:user nbf:all sidx. On Cluster these lie in other
 --       slots, and the caller asks for them before and after.
 -- ARGV  of a job: head sid json expected. The head is packed, because an argument costs more than what is done with it: over,
---       a byte; keys, a byte; now, ttl, created, max_lifetime, mark, idle, since, of 8 bytes each (ms; 0 for none). `over`: n nothing,
---       a anything, t this (its ttl stays). Without a now Redis is asked. `mark` is what the caller has read, on Cluster;
---       `since` is when it began under another id.
--- reply of a job: 'saved' known ttl since · 'ended' mark · 'changed' value
+--       a byte; keys, a byte; counted, a byte; now, ttl, created, max_lifetime, mark, idle, since, of 8 bytes each (ms; 0 for none).
+--       `over`: n nothing, a anything, t this (its ttl stays). Without a now Redis is asked. `mark` is what the caller has read, on
+--       Cluster; `since` is when it began under another id.
+-- reply of a job: 'saved' known ttl since · 'ended' mark · 'changed' value. `known` is 0 unless it is to be counted.
 --
 -- It is a script because what is saved depends on what has ended, and nothing may come between. Every job reads before it
 -- writes, because Redis rolls nothing back, and is caught for itself. Times are milliseconds, far below 2^53.
 
-local floor, SKEW = math.floor, 60000
+local call, format, floor, SKEW = redis.call, string.format, math.floor, 60000
 
--- The latest mark that holds for a session: everyone's, its user's, and the one that all but one have. Their keys begin at k.
-local function mark_of(sid, k, only, user, all, now)
-  only, user = readable(KEYS[k], only, true, now), readable(KEYS[k + 1], user, false, now)
-  local mark = math.max(tonumber(user or 0), tonumber(readable(KEYS[k + 2], all, false, now) or 0))
-  if only then
-    local at, kept, before = only_of(only)
-    mark = math.max(mark, tonumber(kept == sid and before or at) or 0)
+-- An entry says for a while longer that its session is alive, so that most saves find nothing to write here. What has run out
+-- goes, so that the index never grows past what is alive; and it lives as long as its last entry. To `GT` a key without an
+-- expiry, which a new one is, lives longer than any other.
+local function index(sidx, sid, now, lives, counted)
+  local known = call('ZSCORE', sidx, sid)
+  if not known or tonumber(known) < now + lives then
+    local longer = format('%.0f', lives * 1.125)
+    call('ZREMRANGEBYSCORE', sidx, '-inf', format('%.0f', now))
+    call('ZADD', sidx, format('%.0f', now + longer), sid)
+    if call('PEXPIRE', sidx, longer, 'GT') == 0 and call('PTTL', sidx) < 0 then call('PEXPIRE', sidx, longer) end
   end
-  return mark
+  return counted == 1 and call('ZCARD', sidx) or 0
 end
 
--- The earliest of those that are known.
-local function earliest(...)
-  local least
-  for i = 1, select('#', ...) do
-    local at = select(i, ...)
-    if at and at > 0 and (not least or at < least) then least = at end
-  end
-  return least
+local function careful()
+-- CAREFUL
+return save
 end
 
--- A key that holds something else than a text counts as one that holds nothing.
-local function text_at(key) return call('MGET', key)[1] end
-
-local function save(k, a, now, over, keys, ttl, created, lifetime, mark, idle, began)
-  local session, sid = KEYS[k], ARGV[a + 1]
-  local v = call('MGET', unpack(KEYS, k + 1, k + (keys == 8 and 6 or 3)))
-  -- MGET does not tell what is not there from what is no string.
-  if keys == 8 and call('EXISTS', KEYS[k + 4], KEYS[k + 5], KEYS[k + 6]) > 0 then
-    mark = mark_of(sid, k + 4, v[4], v[5], v[6], now)
+-- Most sessions say when they were made, and nothing speaks against them: no tombstone, no mark. Then one look at whether any
+-- of their keys is there answers all questions.
+local function quick(k, a, now, over, keys, ttl, created, lifetime, mark, idle, began, counted)
+  local left = created + lifetime - now
+  if keys == 8 and over ~= 116 and idle == 0 and began == 0 and created > 0 and created <= now + SKEW and left > 0
+    and call('EXISTS', unpack(KEYS, over == 110 and k or k + 1, k + 6)) == 0 then
+    if left < ttl then ttl = left end
+    call('SET', KEYS[k], ARGV[a + 2], 'PX', format('%.0f', ttl))
+    return { 'saved', index(KEYS[k + 7], ARGV[a + 1], now, ttl, counted), ttl, created }
   end
-  if v[1] then return { 'ended', mark } end
-  if over == 116 then
-    local had = text_at(session)
-    if had ~= ARGV[a + 3] then return { 'changed', had } end
-  elseif over == 110 and call('EXISTS', session) == 1 then
-    return { 'changed', text_at(session) }
-  end
-  if created > now + SKEW then created = 0 end
-  local since = earliest(created, v[2] and tonumber(v[2]), began)
-  if mark > 0 and (not since or floor(since / 1000) <= floor(mark / 1000)) then return { 'ended', mark } end
-  since = since or now
-  local left = since + lifetime - now
-  if left <= 0 then return { 'ended', mark } end
-  local lives
-  if over == 116 then
-    ttl = call('PTTL', session)
-    lives = format('%.0f', ttl < 0 and left or math.min(ttl, left))
-    call('SET', session, ARGV[a + 2], 'KEEPTTL')
-  else
-    ttl = math.min(ttl, left)
-    lives = format('%.0f', ttl)
-    call('SET', session, ARGV[a + 2], 'PX', lives)
-    if idle > 0 then
-      call('SET', KEYS[k + 3], format('%.0f', idle), 'PX', format('%.0f', left))
-    elseif v[3] then
-      call('UNLINK', KEYS[k + 3])
-    end
-  end
-  if since ~= created then call('SET', KEYS[k + 2], format('%.0f', since), 'PX', format('%.0f', lifetime * 2)) end
-  if keys < 8 then return { 'saved', 0, ttl, since } end
-  -- What has run out goes, so that the index never grows past what is alive; and it lives as long as its last entry. To `GT` a
-  -- key without an expiry, which a new one is, lives longer than any other.
-  local sidx = KEYS[k + 7]
-  call('ZREMRANGEBYSCORE', sidx, '-inf', format('%.0f', now))
-  call('ZADD', sidx, format('%.0f', now + lives), sid)
-  if call('PEXPIRE', sidx, lives, 'GT') == 0 and call('PTTL', sidx) < 0 then call('PEXPIRE', sidx, lives) end
-  return { 'saved', call('ZCARD', sidx), ttl, since }
+  return careful()(k, a, now, over, keys, ttl, created, lifetime, mark, idle, began, counted)
 end
 
 local replies, k, time = {}, 1, nil
 for a = 1, #ARGV, 4 do
-  local over, keys, now, ttl, created, lifetime, mark, idle, began = struct.unpack('>BBI8I8I8I8I8I8I8', ARGV[a])
+  local over, keys, counted, now, ttl, created, lifetime, mark, idle, began = struct.unpack('>BBBI8I8I8I8I8I8I8', ARGV[a])
   if now == 0 then
     if not time then
       local t = call('TIME')
@@ -93,7 +55,7 @@ for a = 1, #ARGV, 4 do
     end
     now = time
   end
-  local ok, reply = pcall(save, k, a, now, over, keys, ttl, created, lifetime, mark, idle, began)
+  local ok, reply = pcall(quick, k, a, now, over, keys, ttl, created, lifetime, mark, idle, began, counted)
   if not ok then reply = type(reply) == 'table' and reply or redis.error_reply(tostring(reply)) end
   replies[#replies + 1] = reply
   k = k + keys
