@@ -10,6 +10,7 @@ mod flow;
 mod forms;
 mod invalidation;
 mod outage;
+mod refresh;
 
 use std::fmt;
 use std::sync::Arc;
