@@ -34,6 +34,7 @@ mod l1;
 mod origin;
 #[cfg(feature = "redis")]
 mod redis;
+pub mod refresh;
 mod store;
 mod terms;
 
