@@ -54,13 +54,17 @@ pub fn judge(ages: &Ages, key: &Key, kind: Kind, age: Duration) -> Verdict {
     }
 }
 
-/// With this key's share of the jitter, which is the same in every process.
 fn fresh_for(ages: &Ages, key: &Key) -> Duration {
     let Some(limit) = ages.fresh_for else { return ages.keep_for };
-    let span = f64::from(ages.jitter_percent) / 100.0;
+    jittered(limit, ages.jitter_percent, key).min(ages.keep_for)
+}
+
+/// With this key's share of the jitter, which is the same in every process.
+pub(super) fn jittered(limit: Duration, percent: u8, key: &Key) -> Duration {
+    let span = f64::from(percent.min(100)) / 100.0;
     // The lowest 32 bits as a fraction of 2^32: from -1 up to 1.
     let place = f64::from(key.hash() as u32) / f64::from(u32::MAX) * 2.0 - 1.0;
-    limit.mul_f64(1.0 + span * place).min(ages.keep_for)
+    limit.mul_f64(1.0 + span * place)
 }
 
 impl Ages {
