@@ -1,6 +1,7 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
 mod audit;
+mod caches;
 mod connections;
 mod domain;
 pub mod env;
@@ -34,6 +35,7 @@ use sekisho::limits::{Capacity, OnFailure};
 
 use crate::envoy::Domain;
 pub use audit::AuditTo;
+pub use caches::{CacheConfig, OriginConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
 use env::Environment;
@@ -98,6 +100,7 @@ pub struct Config {
     /// Whose tokens are believed.
     pub tokens: TokensConfig,
     pub sessions: SessionsConfig,
+    pub caches: Vec<CacheConfig>,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -146,6 +149,7 @@ impl Default for Config {
             audit: AuditTo::Log,
             tokens: TokensConfig::default(),
             sessions: SessionsConfig::default(),
+            caches: Vec::new(),
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -197,7 +201,8 @@ impl Config {
     /// Every Redis that is named, each once.
     pub fn stores(&self) -> Vec<&StoreUrl> {
         let mut urls: Vec<_> = self.store.url.iter().collect();
-        for url in self.sessions.store.iter().map(|store| &store.url) {
+        let sessions = self.sessions.store.iter().map(|store| &store.url);
+        for url in sessions.chain(self.caches.iter().filter_map(|cache| cache.store.as_ref())) {
             if !urls.contains(&url) {
                 urls.push(url);
             }
@@ -232,6 +237,9 @@ impl Config {
             {
                 secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
             }
+        }
+        for secret in self.caches.iter_mut().filter_map(CacheConfig::secrets) {
+            secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
         }
         let secrets = self.tokens.take_secrets(|name| environment.get(name));
         secrets.map_err(|(name, reason)| refuse(&name, reason))?;
@@ -318,6 +326,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("sessions") {
         config.sessions = sessions::read(reader, node, config.store.timeout);
+    }
+    if let Some(node) = fields.take("caches") {
+        config.caches = caches::read_all(reader, node);
     }
     Some(config)
 }
