@@ -13,7 +13,7 @@ use sekisho::limits::Ending;
 use sekisho::{Error, Invalid, http};
 use serde::Serialize;
 
-use crate::caches::Named;
+use crate::caches::{Named, NotUpdated};
 use crate::config::did_you_mean;
 use crate::quiet::quietly;
 
@@ -135,6 +135,25 @@ impl Problem {
             Some(seconds) => problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)),
             None => problem,
         })
+    }
+
+    pub(crate) fn not_updatable(cache: &str) -> Self {
+        let detail = format!("the origin of the cache `{cache}` is no database with an `update`");
+        let kind = "urn:sekisho:problem:not-updatable";
+        Self::new(StatusCode::NOT_FOUND, kind, "Nothing to update", detail)
+    }
+
+    pub(crate) fn not_updated(why: NotUpdated) -> Self {
+        let kind = "urn:sekisho:problem:not-updated";
+        match why {
+            NotUpdated::Missing => Self::no_such_value(),
+            NotUpdated::Conflict(reason) => Self::new(StatusCode::CONFLICT, kind, "Not updated", reason),
+            NotUpdated::Failed(reason) => Self::new(StatusCode::BAD_GATEWAY, kind, "Not updated", reason),
+            NotUpdated::TimedOut(limit) => {
+                let detail = format!("the database did not answer within {limit:?}: it may have been updated or not");
+                Self::new(StatusCode::GATEWAY_TIMEOUT, kind, "Perhaps not updated", detail)
+            }
+        }
     }
 
     pub(crate) fn removed_here_only() -> Self {

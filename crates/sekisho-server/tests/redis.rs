@@ -4,6 +4,8 @@
 
 #[path = "redis/caches.rs"]
 mod caches;
+#[path = "redis/profiles.rs"]
+mod profiles;
 mod support;
 
 use sekisho_server::config::Config;

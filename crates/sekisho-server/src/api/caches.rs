@@ -220,7 +220,7 @@ impl What {
     }
 }
 
-async fn get(named: &Named, key: &Key) -> Result<Response, Problem> {
+pub(super) async fn get(named: &Named, key: &Key) -> Result<Response, Problem> {
     let answer = named.get(key).await.map_err(|why| Problem::unanswered(&why))?;
     let status = cache_status(named, key, &answer);
     let mut response = match &answer.value {

@@ -9,6 +9,7 @@ mod oauth;
 mod object;
 mod operate;
 mod path;
+mod profiles;
 mod request;
 mod routes;
 mod sessions;

@@ -44,6 +44,11 @@ pub(super) fn cache_key() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": 256, "pattern": PART })
 }
 
+/// Of a key of one part.
+pub(super) fn key_part() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": 64, "pattern": ID })
+}
+
 pub(super) fn jti() -> Value {
     json!({ "type": "string", "minLength": 1, "pattern": PRINTABLE })
 }

@@ -2,6 +2,7 @@
 
 mod form;
 mod meters;
+mod sql;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use crate::start::StartError;
 pub(crate) use form::Content;
 use meters::Meters;
 pub(crate) use meters::tier_name;
+pub use sql::Statement;
+pub(crate) use sql::{NotUpdated, SqlOrigin};
 
 /// No writing to the shared store takes longer.
 const WRITING: Duration = Duration::from_secs(2);
@@ -39,6 +42,8 @@ pub(crate) struct Named {
     pub(crate) config: CacheConfig,
     pub(crate) cache: Cache<Content>,
     pub(crate) is_shared: bool,
+    /// Where its values come from, if that can also be changed.
+    pub(crate) sql: Option<Arc<SqlOrigin>>,
     meters: Meters,
     /// Until it is set to work.
     worker: Mutex<Option<Worker<Content>>>,
@@ -97,7 +102,18 @@ impl Named {
             }
         };
         let is_shared = shared.is_some();
-        let tiers = Tiers { shared, origin: origin(config, client)?, refresh: refresh(config, backend)? };
+        let sql = match &config.origin {
+            OriginConfig::Sql(sql) => {
+                let terms = &config.terms;
+                Some(SqlOrigin::open(sql, &config.key, terms.concurrency, terms.hard_timeout)?)
+            }
+            _ => None,
+        };
+        let origin = match &sql {
+            Some(sql) => Some(Arc::clone(sql) as Arc<dyn Origin>),
+            None => origin(config, client)?,
+        };
+        let tiers = Tiers { shared, origin, refresh: refresh(config, backend)? };
         let form = Content::new(config.shape);
         let cache = Cache::new(&config.name, form, config.terms, tiers, Arc::clone(&backend.clock)).map_err(invalid)?;
         let meters = metrics.collect(|| Meters::new(&config.name));
@@ -108,7 +124,7 @@ impl Named {
                 Some(cache.worker(pace).map_err(invalid)?)
             }
         };
-        Ok(Self { config: config.clone(), cache, is_shared, meters, worker: Mutex::new(worker) })
+        Ok(Self { config: config.clone(), cache, is_shared, sql, meters, worker: Mutex::new(worker) })
     }
 
     pub(crate) async fn get(&self, key: &Key) -> Result<Answer<axum::body::Bytes>, Unanswered> {
@@ -138,7 +154,7 @@ fn refresh(config: &CacheConfig, backend: &Backend) -> Result<Option<Refresh>, S
 
 fn origin(config: &CacheConfig, client: &HttpClient) -> Result<Option<Arc<dyn Origin>>, String> {
     let (url, redirects, secret) = match &config.origin {
-        OriginConfig::None => return Ok(None),
+        OriginConfig::None | OriginConfig::Sql(_) => return Ok(None),
         OriginConfig::Http { url, redirects, secret } => (url, redirects, secret),
     };
     if url.is_https() {

@@ -1,5 +1,6 @@
 //! `caches`: named caches of tiers, and where their values come from.
 
+use std::path::Path;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
@@ -11,8 +12,9 @@ use super::forward::{self, SecretHeader};
 use super::is_off;
 use super::keys;
 use super::read::{Fields, Reader};
-use super::secret::StoreUrl;
+use super::secret::{DatabaseUrl, StoreUrl};
 use super::tree::Node;
+use crate::caches::Statement;
 
 pub(super) const SHAPES: [(&str, Shape); 2] = [("hash", Shape::Hash), ("json", Shape::Json)];
 pub(super) const POLICIES: [(&str, Policy); 2] = [("default", Policy::Modern), ("lru", Policy::Lru)];
@@ -58,6 +60,16 @@ pub enum OriginConfig {
         redirects: usize,
         secret: Option<SecretHeader>,
     },
+    Sql(SqlConfig),
+}
+
+#[derive(Debug, Clone)]
+pub struct SqlConfig {
+    pub database: DatabaseUrl,
+    /// Its parameters are parts of the key.
+    pub sql: Statement,
+    /// Its parameters are parts of the key, and fields that callers give.
+    pub update: Option<Statement>,
 }
 
 impl OriginConfig {
@@ -65,6 +77,7 @@ impl OriginConfig {
         match self {
             Self::None => "none",
             Self::Http { .. } => "http",
+            Self::Sql(_) => "sql",
         }
     }
 }
@@ -79,7 +92,14 @@ impl CacheConfig {
     pub(super) fn secrets(&mut self) -> Option<&mut SecretHeader> {
         match &mut self.origin {
             OriginConfig::Http { secret, .. } => secret.as_mut(),
-            OriginConfig::None => None,
+            OriginConfig::None | OriginConfig::Sql(_) => None,
+        }
+    }
+
+    /// A file is looked for beside the configuration.
+    pub(super) fn place_in(&mut self, folder: &Path) {
+        if let OriginConfig::Sql(sql) = &mut self.origin {
+            sql.database.place_in(folder);
         }
     }
 }
@@ -296,12 +316,49 @@ fn read_origin(reader: &mut Reader, node: &Node, key: &KeyPattern, terms: &mut T
     let redirects = fields.peek("redirects").and_then(|node| reader.whole(node, "redirects", 0, 10));
     let redirects = redirects.and_then(|count| usize::try_from(count).ok()).unwrap_or(HttpTerms::default().redirects);
     let secret = fields.peek("secret").and_then(|node| forward::read_secret(reader, node));
-    let Some(node) = fields.peek("http") else {
-        reader.complain(fields.at, "`http` is missing: it says whom to ask");
-        return None;
+    let sql = read_sql(reader, &fields, key);
+    match (fields.peek("http"), fields.peek("database")) {
+        (Some(node), None) => {
+            let url = read_url(reader, node, key)?;
+            for name in ["sql", "update"].into_iter().filter(|name| fields.peek(name).is_some()) {
+                reader.complain(fields.at(name), format!("`{name}` goes with `database`"));
+            }
+            Some(OriginConfig::Http { url, redirects, secret })
+        }
+        (None, Some(_)) => {
+            for name in ["secret", "redirects"].into_iter().filter(|name| fields.peek(name).is_some()) {
+                reader.complain(fields.at(name), format!("`{name}` goes with `http`"));
+            }
+            sql.map(OriginConfig::Sql)
+        }
+        _ => {
+            reader.complain(fields.at, "an origin is asked by either `http` or `database`");
+            None
+        }
+    }
+}
+
+fn read_sql(reader: &mut Reader, fields: &Fields<'_>, key: &KeyPattern) -> Option<SqlConfig> {
+    let mut read = |name: &str| {
+        let node = fields.peek(name)?;
+        let statement = Statement::parse(reader.text(node, name)?);
+        statement.map_err(|reason| reader.complain(node.at, format!("`{name}` {reason}"))).ok()
     };
-    let url = read_url(reader, node, key)?;
-    Some(OriginConfig::Http { url, redirects, secret })
+    let (sql, update) = (read("sql"), read("update"));
+    let is_part = |name: &&str| key.names().any(|part| part == *name);
+    if let Some(name) = sql.as_ref().and_then(|sql| sql.names().find(|name| !is_part(name))) {
+        reader.complain(fields.at("sql"), format!("`sql` has :{name}, which is no part of the key {key}"));
+    }
+    if update.as_ref().is_some_and(|update| !update.names().any(|name| is_part(&name))) {
+        reader.complain(fields.at("update"), "`update` has no part of the key: it would change every row");
+    }
+    let node = fields.peek("database")?;
+    let database = DatabaseUrl::parse(reader.text(node, "database")?);
+    let database = database.map_err(|reason| reader.complain(node.at, format!("`database` {reason}"))).ok();
+    if fields.peek("sql").is_none() {
+        reader.complain(fields.at, "`sql` is missing: it says how a row is found");
+    }
+    Some(SqlConfig { database: database?, sql: sql?, update })
 }
 
 fn read_url(reader: &mut Reader, node: &Node, key: &KeyPattern) -> Option<UrlTemplate> {

@@ -33,9 +33,10 @@ pub use sekisho::http::HeaderStyle;
 use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
+pub use crate::caches::Statement;
 use crate::envoy::Domain;
 pub use audit::AuditTo;
-pub use caches::{CacheConfig, OriginConfig};
+pub use caches::{CacheConfig, OriginConfig, RefreshConfig, SqlConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
 use env::Environment;
@@ -48,7 +49,7 @@ use read::Reader;
 pub use revocation::RevocationConfig;
 pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
-pub use secret::{Secret, StoreUrl};
+pub use secret::{DatabaseUrl, Secret, StoreUrl};
 pub use sessions::{CookieConfig, SameSite, SessionStoreConfig, SessionsConfig};
 pub use tls::TlsConfig;
 pub use tokens::{Credential, IssuerConfig, KeySource, TokensConfig};
@@ -190,6 +191,7 @@ impl Config {
             config.files.push(file.clone());
         }
         config.audit.place_in(folder);
+        config.caches.iter_mut().for_each(|cache| cache.place_in(folder));
         let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
         if !reader.problems.is_empty() {
             let here = ConfigError::in_file(name, text, reader.problems);

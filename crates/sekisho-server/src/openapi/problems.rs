@@ -17,7 +17,11 @@ const PROBLEMS: [(StatusCode, &str, &str); 13] = [
     (StatusCode::FORBIDDEN, "Forbidden", "The caller is known, and lacks a claim by which is counted."),
     (StatusCode::NOT_FOUND, "Unknown", "No such policy, reservation, session or value, or nothing configured here."),
     (StatusCode::REQUEST_TIMEOUT, "TooSlow", "The request did not arrive, or was not decided, in time."),
-    (StatusCode::CONFLICT, "Ended", "The reservation ended otherwise, and `state` says how; or the session has ended."),
+    (
+        StatusCode::CONFLICT,
+        "Ended",
+        "The reservation ended otherwise, and `state` says how; or the session has ended, or the database refused.",
+    ),
     (StatusCode::PRECONDITION_FAILED, "Changed", "The session is not what `If-Match` says any more."),
     (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge", "The body is longer than it may be."),
     (StatusCode::UNSUPPORTED_MEDIA_TYPE, "NotTaken", "The body is not of the type that is taken here."),

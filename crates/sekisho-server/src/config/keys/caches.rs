@@ -95,6 +95,21 @@ pub(in crate::config) static ORIGIN: Section = Section {
         ),
         key("secret", Kind::One(&SECRET), "a credential for it"),
         key("redirects", Kind::Whole(0, 10), "how many are followed, on the same host only").or(Fallback::Whole(3)),
+        key(
+            "database",
+            Kind::Text,
+            "or a database, `sqlite://profiles.db` (beside this file) or `postgres://user:password@host/name`",
+        ),
+        key(
+            "sql",
+            Kind::Text,
+            "a query for one row, with parts of the key as parameters: `SELECT … WHERE user_id = :user_id`. The row is the value, as a JSON object",
+        ),
+        key(
+            "update",
+            Kind::Text,
+            "how `PUT /v1/profiles/{user_id}` changes the row: `UPDATE … SET phone = :phone WHERE user_id = :user_id`",
+        ),
         key("timeout", Kind::Duration, "how long it may take, 1ms to 1h").or(Fallback::Text("10s")),
         key(
             "soft_timeout",
@@ -105,6 +120,6 @@ pub(in crate::config) static ORIGIN: Section = Section {
         key("concurrency", Kind::Whole(1, 65_536), "requests to it at a time, from this process")
             .or(Fallback::Whole(16)),
     ],
-    either: &["http"],
+    either: &["http", "database"],
     cases: None,
 };
