@@ -98,7 +98,9 @@ impl Server {
         let connections = GracefulShutdown::new();
         let (grpc_listener, grpc) = self.grpc.unzip();
         let (stopping, stopped) = watch::channel(false);
-        let mut workers = self.live.app().caches.work(&stopped);
+        let app = self.live.app();
+        let mut workers = app.caches.work(&stopped, &app.metrics);
+        drop(app);
         {
             let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections);
             let api = accept(self.api, Door::new(&self.live, Side::Api), &connections);

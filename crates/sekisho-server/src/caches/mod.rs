@@ -5,6 +5,7 @@ mod meters;
 mod sql;
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,11 +71,14 @@ impl Caches {
     }
 
     /// Refreshes until `stop` is told. Requests that are out then are waited for, and all else goes back to its queue.
-    pub(crate) fn work(&self, stop: &watch::Receiver<bool>) -> JoinSet<()> {
+    pub(crate) fn work(&self, stop: &watch::Receiver<bool>, metrics: &Arc<Metrics>) -> JoinSet<()> {
         let mut workers = JoinSet::new();
         for worker in self.all().filter_map(|named| named.worker.lock().take()) {
             let mut stop = stop.clone();
-            workers.spawn(worker.run(async move { drop(stop.wait_for(|is_told| *is_told).await) }));
+            let metrics = Arc::clone(metrics);
+            let mut run = Box::pin(worker.run(async move { drop(stop.wait_for(|is_told| *is_told).await) }));
+            // What it counts, it counts while it runs, and there is a recorder for each server.
+            workers.spawn(poll_fn(move |context| metrics.collect(|| run.as_mut().poll(context))));
         }
         workers
     }

@@ -245,6 +245,8 @@ fn a_refresh_is_a_workers_and_asks_whether_it_has_changed() {
     let asked = String::from_utf8(origin.requests().0[1].clone()).unwrap().to_lowercase();
     assert!(asked.contains("if-none-match: \"1\""), "{asked}");
     until(|| redis.command(&["HGET", "t:1:2", "version"]).text() != "1");
+    let refreshed = "sekisho_cache_refreshes_total{cache=\"tiles\",outcome=\"unchanged\"}";
+    until(|| server.get("/metrics").text.contains(refreshed));
     // An older client's SADD is a job.
     let before = origin.requests().0.len();
     redis.command(&["SADD", "r:queue", "7:7"]);

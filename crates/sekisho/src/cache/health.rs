@@ -79,7 +79,7 @@ impl Health {
             State::Up => {
                 tracing::warn!(
                     cache = self.cache, what = self.what, %error,
-                    "the shared tier of the cache does not answer; the origin is asked instead"
+                    "the shared tier of the cache does not answer; the cache goes on without it"
                 );
                 SHORTEST_PAUSE
             }

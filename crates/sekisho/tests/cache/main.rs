@@ -11,6 +11,7 @@ mod forms;
 mod http;
 mod invalidation;
 mod outage;
+mod refresh;
 
 use std::fmt;
 use std::sync::Arc;

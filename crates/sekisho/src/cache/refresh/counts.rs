@@ -17,8 +17,9 @@ use crate::cache::key::Key;
 use crate::clock::Reader;
 use crate::error::Error;
 
-/// Keys in one call: few enough that it keeps Redis for well under two milliseconds.
-const BATCH: usize = 100;
+/// Keys in one call: few enough that it keeps Redis for less than two milliseconds, also when a million have scores.
+const BATCH: usize = 50;
+pub(super) const QUEUE_BATCH: usize = 25;
 /// So many keys do not wait for the next flush.
 const MANY: usize = 10_000;
 /// So many are remembered while the store does not answer; others are then not counted.
@@ -32,6 +33,7 @@ pub(in crate::cache) struct Hits(Arc<AtomicU32>);
 #[derive(Debug)]
 pub(in crate::cache) struct Counts {
     pub(super) refresh: Refresh,
+    cache: String,
     has_origin: bool,
     /// Those with hits: whoever makes it one adds it here.
     seen: Mutex<Vec<Seen>>,
@@ -59,7 +61,7 @@ impl Counts {
         let (alive, mut over) = oneshot::channel();
         let every = refresh.terms.flush_every;
         let (seen, many, health) = (Mutex::default(), Notify::new(), Health::new("scores", cache));
-        let counts = Arc::new(Self { refresh, has_origin, seen, many, health, clock });
+        let counts = Arc::new(Self { refresh, cache: cache.to_owned(), has_origin, seen, many, health, clock });
         let flushing = Arc::clone(&counts);
         tokio::spawn(async move {
             let mut is_over = false;
@@ -73,6 +75,12 @@ impl Counts {
             }
         });
         (counts, alive)
+    }
+
+    /// What became of a job, for metrics. There is about one a second.
+    pub(super) fn note_refresh(&self, outcome: &'static str) {
+        metrics::counter!("sekisho_cache_refreshes_total", "cache" => self.cache.clone(), "outcome" => outcome)
+            .increment(1);
     }
 
     /// One atomic addition, but for the first time after each flush.
@@ -105,7 +113,7 @@ impl Counts {
         for batch in all.chunks(BATCH) {
             self.flush_batch(batch, &mut due).await;
         }
-        for wishes in due.chunks(BATCH) {
+        for wishes in due.chunks(QUEUE_BATCH) {
             let queue = self.refresh.store.queue(wishes, Reason::Stale);
             // Whatever is not queued now is still stale at its next access.
             let _ = self.health.ask(&self.clock, queue).await;

@@ -42,10 +42,11 @@ pub fn urgency(terms: &Terms, age: Duration, score: f64) -> f64 {
 }
 
 /// Whether a job has nothing left to do. What was found to be stale is fresh again when it is younger than any key may be
-/// refreshed at: others may have queued it by an age without jitter. What somebody asked for is done when it was written since.
+/// refreshed at: others may have queued it by an age without jitter. What somebody asked for is done when it was written since;
+/// ages are of whole seconds, so that one more must be between.
 pub fn is_needless(terms: &Terms, reason: Reason, waited: Duration, age: Duration) -> bool {
     match reason {
-        Reason::Asked => age < waited,
+        Reason::Asked => age + Duration::from_secs(1) <= waited,
         Reason::Stale | Reason::Stranger => {
             age < terms.after.mul_f64(1.0 - f64::from(terms.jitter_percent.min(100)) / 100.0)
         }
@@ -123,6 +124,7 @@ mod tests {
         let second = Duration::from_secs(1);
         assert!(is_needless(&terms, Reason::Asked, second * 10, second * 9), "it was written since");
         assert!(!is_needless(&terms, Reason::Asked, second * 10, second * 10));
+        assert!(!is_needless(&terms, Reason::Asked, second / 2, Duration::ZERO), "it may have been just before");
     }
 
     #[test]

@@ -25,9 +25,11 @@ use crate::error::{Error, Invalid};
 use crate::store::redis::{Job as Call, Redis, Script};
 
 /// No call on a request's way waits for these.
-const TIMEOUT: Duration = Duration::from_secs(2);
-/// Members that one call of the daily decay, or of a look at the queue, goes through.
-const BATCH: &[u8] = b"50";
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Members that one call of the daily decay goes through: of a million, that takes Redis about half a millisecond.
+const DECAY_BATCH: &[u8] = b"20";
+/// And a look at the queue.
+const QUEUE_BATCH: &[u8] = b"50";
 
 /// Keeps scores and queue on Redis.
 #[derive(Clone)]
@@ -118,7 +120,7 @@ impl RedisRefresh {
     }
 
     async fn look_for_strangers(&self, cursor: u64) -> Result<Strangers, Error> {
-        let mut reply = self.on_queue("strangers", &[cursor.to_string().as_bytes(), BATCH], true).await?;
+        let mut reply = self.on_queue("strangers", &[cursor.to_string().as_bytes(), QUEUE_BATCH], true).await?;
         let cursor = reply.next_number()?.unwrap_or(0);
         let mut keys = Vec::new();
         while let Some(member) = reply.next_bytes()? {
@@ -191,7 +193,7 @@ impl RefreshStore for RedisRefresh {
     fn decay(&self) -> StoreFuture<'_, bool> {
         Box::pin(async move {
             let (floor, most) = (self.ranking.floor.to_string(), self.ranking.most.to_string());
-            let mut reply = self.on_ranks("decay", &[floor.as_bytes(), most.as_bytes(), BATCH], true).await?;
+            let mut reply = self.on_ranks("decay", &[floor.as_bytes(), most.as_bytes(), DECAY_BATCH], true).await?;
             Ok(reply.next_int()? == 1)
         })
     }

@@ -22,6 +22,8 @@ pub(super) enum Refetched {
     /// Somebody else fetches or writes it just now.
     Overtaken,
     Failed(Failure),
+    /// As many requests are out to the origin as there may be, and it was not asked.
+    Busy,
     /// The shared store does not answer, so that nobody would have had anything of it.
     Away,
 }
@@ -70,20 +72,22 @@ impl<F: Form> Inner<F> {
             fetched => match fetched.and_then(|reply| self.read(reply)) {
                 Ok(Some((_, bytes))) => (Refetched::Changed, Some(bytes)),
                 Ok(None) => (Refetched::Gone, None),
-                Err(why) => (Refetched::Failed(failure_of(why)), None),
+                Err(why) => (Refetched::of(why), None),
             },
         };
+        let busy = Failure::new("too many requests");
         let end = match (&refetched, &bytes) {
             (Refetched::Unchanged, _) => End::Unchanged { value: &known, ttl },
             (_, Some(value)) => End::Value { value, ttl },
             (Refetched::Gone, _) => End::Missing { ttl: self.terms.ages.missing_for },
             // Nobody else is kept from asking: what is there is still good, and the worker comes back.
             (Refetched::Failed(failure), _) => End::Failed { failure, ttl: Duration::ZERO },
+            (Refetched::Busy, _) => End::Failed { failure: &busy, ttl: Duration::ZERO },
             _ => return refetched,
         };
         let is_kept = shared.writes.ask(&self.clock, shared.store.finish(key, &token, end)).await;
         match (refetched, is_kept) {
-            (refetched @ Refetched::Failed(_), _) => refetched,
+            (refetched @ (Refetched::Failed(_) | Refetched::Busy), _) => refetched,
             (refetched, Some(true)) => {
                 self.copies.forget(key);
                 refetched
@@ -108,7 +112,7 @@ impl<F: Form> Inner<F> {
                 (Some(value), Some(before)) if Arc::ptr_eq(value, &before) => Refetched::Unchanged,
                 (Some(_), _) => Refetched::Changed,
             },
-            Err(why) => Refetched::Failed(failure_of(why)),
+            Err(why) => Refetched::of(why),
         }
     }
 }
@@ -117,9 +121,25 @@ impl<F: Form> Inner<F> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Away;
 
-fn failure_of(why: Unanswered) -> Failure {
-    match why {
-        Unanswered::Failed(failure) => failure,
-        other => Failure::new(other.to_string()),
+impl Refetched {
+    fn of(why: Unanswered) -> Self {
+        match why {
+            Unanswered::Failed(failure) => Self::Failed(failure),
+            Unanswered::TimedOut(_) => Self::Failed(Failure::new(why.to_string())),
+            Unanswered::Busy => Self::Busy,
+        }
+    }
+
+    /// For metrics.
+    pub(super) const fn name(&self) -> &'static str {
+        match self {
+            Self::Changed => "changed",
+            Self::Unchanged => "unchanged",
+            Self::Gone => "gone",
+            Self::Needless => "needless",
+            Self::Overtaken => "overtaken",
+            Self::Failed(_) => "failed",
+            Self::Busy | Self::Away => "put_back",
+        }
     }
 }

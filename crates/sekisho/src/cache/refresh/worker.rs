@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::counts::Counts;
+use super::counts::{Counts, QUEUE_BATCH};
 use super::decide::{is_needless, retry_after, urgency};
 use super::pace::Pace;
 use super::refetch::Refetched;
@@ -17,7 +17,7 @@ use crate::error::{Error, Invalid};
 
 /// A key that somebody else fetches, or whose store is away, is looked at again after this.
 const SOON: Duration = Duration::from_secs(1);
-/// Strangers that are looked at before each job: calls of about a hundred.
+/// Strangers that are looked at before each job: calls of about fifty.
 const SWEEPS: usize = 20;
 /// Between two batches of the daily decay, so that others have most of Redis's time.
 const BREATH: Duration = Duration::from_millis(2);
@@ -134,7 +134,10 @@ impl<F: Form> Worker<F> {
             let age = age.unwrap_or(self.cache.inner.terms.ages.keep_for);
             wishes.push(Wish { urgency: urgency(terms, age, score), key });
         }
-        store.queue(&wishes, Reason::Stranger).await.map(drop)
+        for wishes in wishes.chunks(QUEUE_BATCH) {
+            store.queue(wishes, Reason::Stranger).await?;
+        }
+        Ok(())
     }
 
     async fn perform(
@@ -174,6 +177,8 @@ impl<F: Form> Worker<F> {
             // Somebody else has it now.
             None => return Stopped::No,
             Some(Some(end)) => {
+                let outcome = if end == JobEnd::Done { Refetched::Needless } else { Refetched::Away };
+                counts.note_refresh(outcome.name());
                 finish(end).await;
                 return Stopped::No;
             }
@@ -183,9 +188,10 @@ impl<F: Form> Worker<F> {
         let Some(refetched) = keeping(counts, job, token, inner.refetch(&job.key, is_needless)).await else {
             return Stopped::No;
         };
+        counts.note_refresh(refetched.name());
         let end = match refetched {
             Refetched::Changed | Refetched::Unchanged | Refetched::Gone | Refetched::Needless => JobEnd::Done,
-            Refetched::Overtaken | Refetched::Away => JobEnd::PutBack(SOON),
+            Refetched::Overtaken | Refetched::Busy | Refetched::Away => JobEnd::PutBack(SOON),
             Refetched::Failed(failure) => match retry_after(job.repeats, failure.retry_after, rand::random())
                 .filter(|_| job.repeats < counts.refresh.terms.retries)
             {
