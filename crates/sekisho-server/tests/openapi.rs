@@ -26,7 +26,6 @@ policies:
   watched: { mode: shadow, rules: [{ name: one, algorithm: fixed_window, limit: 1, window: 60s }] }
   turns: { rules: [{ name: turn, algorithm: interval, interval: 2s, max_wait: 10s }] }
 auth: { policy: demo }
-caches: { plain: { key: "p:{id}" } }
 domains: [edge.yaml]
 "#;
 const DOMAIN: &str = r#"
@@ -75,8 +74,6 @@ fn decisions_are_answered_as_the_document_promises() {
         ("/auth/nginx", 403),
         ("/auth/forward", 200),
         ("/auth/forward", 429),
-        ("/v1/caches/{name}/{*key}", 200),
-        ("/v1/caches/{name}/{*key}", 404),
         ("/json", 200),
         ("/json", 429),
     ] {
