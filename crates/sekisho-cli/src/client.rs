@@ -16,6 +16,15 @@ pub(crate) struct Client {
     authorization: Option<String>,
 }
 
+/// As it is, with the word of which tier it came from.
+pub(crate) struct Bytes {
+    pub(crate) content: Vec<u8>,
+    pub(crate) cache_status: String,
+}
+
+/// No value of a cache is longer.
+const LONGEST: u64 = 256 << 20;
+
 /// 200 or 429: the server has decided.
 pub(crate) struct Answer {
     pub(crate) allowed: bool,
@@ -65,6 +74,32 @@ impl Client {
         self.answer(request.call())
     }
 
+    pub(crate) fn put_bytes(&self, path: &str, content: &[u8]) -> Result<Answer, Failure> {
+        let mut request = self.agent.put(format!("{}{path}", self.api)).content_type("application/octet-stream");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        self.answer(request.send(content))
+    }
+
+    pub(crate) fn bytes(&self, path: &str) -> Result<Bytes, Failure> {
+        let mut request = self.agent.get(format!("{}{path}", self.api));
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        let sent = request.call();
+        if !sent.as_ref().is_ok_and(|response| response.status().as_u16() == 200) {
+            let answer = self.answer(sent)?;
+            return Err(Failure::Server(format!("{} answered what is no value: {}", self.api, answer.body)));
+        }
+        let mut response = sent.map_err(|error| Failure::Server(error.to_string()))?;
+        let status = response.headers().get("cache-status").and_then(|status| status.to_str().ok());
+        let cache_status = status.unwrap_or_default().to_owned();
+        let content = response.body_mut().with_config().limit(LONGEST).read_to_vec();
+        let broke_off = |error| Failure::Server(format!("{} broke off: {error}", self.api));
+        Ok(Bytes { content: content.map_err(broke_off)?, cache_status })
+    }
+
     fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Answer, Failure> {
         let mut response = response.map_err(|error| match error {
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => {
@@ -81,7 +116,7 @@ impl Client {
             .read_json()
             .map_err(|error| Failure::Server(format!("{} answered {status} and no JSON: {error}", self.api)))?;
         match status {
-            200 | 429 => Ok(Answer { allowed: status == 200, body }),
+            200 | 202 | 429 => Ok(Answer { allowed: status != 429, body }),
             _ => {
                 let detail = body["detail"].as_str().unwrap_or("no reason given");
                 let message = format!("{detail} ({status})");

@@ -56,6 +56,9 @@ enum Command {
     /// Revoke tokens, and end sessions
     #[command(subcommand)]
     Tokens(commands::tokens::TokensCommand),
+    /// Look into caches, fill and empty them
+    #[command(subcommand)]
+    Cache(commands::cache::CacheCommand),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -114,6 +117,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Sessions(SessionsCommand::List(args))) => commands::sessions::list(&args),
         Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
         Some(Command::Tokens(command)) => commands::tokens::run(&command),
+        Some(Command::Cache(command)) => commands::cache::run(&command),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

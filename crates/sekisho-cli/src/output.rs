@@ -29,6 +29,10 @@ pub(crate) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>
     line(&table.to_string());
 }
 
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 pub(crate) fn complain(failure: &Failure) {
     let _ = writeln!(io::stderr().lock(), "sekisho: {failure}");
 }

@@ -418,6 +418,34 @@ fn a_changed_file_is_taken_up_and_a_bad_one_is_not() {
 }
 
 #[test]
+fn caches_are_filled_looked_into_and_emptied() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, value) = (folder.path().join("sekisho.yaml"), folder.path().join("value"));
+    std::fs::write(&config, "caches: { tiles: { key: \"t:{z}:{x}\" } }").unwrap();
+    std::fs::write(&value, b"\x00\xff bytes").unwrap();
+    let server = Serving::start(&["--config", config.to_str().unwrap()], &[]);
+    let cache = |args: &[&str]| sekisho(&[&["cache"], args, &["--api", &server.api]].concat()).output().unwrap();
+    let put = cache(&["put", "tiles", "15", "a b/c", "--file", value.to_str().unwrap()]);
+    assert_eq!(put.status.code(), Some(2), "a part with a slash: {put:?}");
+    let put = cache(&["put", "tiles", "15", "a b", "--file", value.to_str().unwrap()]);
+    let said = String::from_utf8(put.stdout).unwrap();
+    assert_eq!(said, "it is kept by this server only: this cache has no shared store\n");
+    let got = cache(&["get", "tiles", "15", "a b", "--verbose"]);
+    assert_eq!(got.stdout, b"\x00\xff bytes");
+    let status = String::from_utf8(got.stderr).unwrap();
+    assert!(status.starts_with("sekisho; hit; ") && status.ends_with("detail=l1\n"), "{status}");
+    let explained: Value = serde_json::from_slice(&cache(&["explain", "tiles", "15", "a b", "--json"]).stdout).unwrap();
+    assert_eq!((&explained["tier"], &explained["why"]), (&json!("l1"), &json!("off")), "{explained}");
+    let refreshed = cache(&["refresh", "tiles", "15", "a b"]);
+    assert_eq!(refreshed.status.code(), Some(2), "nothing to ask: {refreshed:?}");
+    assert!(String::from_utf8(cache(&["list"]).stdout).unwrap().contains("t:{z}:{x}"));
+    assert_eq!(cache(&["purge", "tiles", "15", "a b"]).stdout, b"it is forgotten everywhere\n");
+    let gone = cache(&["get", "tiles", "15", "a b"]);
+    assert_eq!((gone.status.code(), gone.stdout.len()), (Some(2), 0));
+    assert_eq!(cache(&["get", "nothing", "15"]).status.code(), Some(2));
+}
+
+#[test]
 fn tokens_are_revoked_and_looked_up() {
     let serving = Serving::start(&[], &[]);
     let tokens = |args: &[&str]| run(&[&["tokens"], args, &["--api", &serving.api]].concat());

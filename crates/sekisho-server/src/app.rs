@@ -11,6 +11,7 @@ use sekisho::sessions::Sessions;
 use sekisho::tokens::Verifier;
 
 use crate::audit::Audit;
+use crate::caches::Caches;
 use crate::config::Config;
 use crate::envoy::Domain;
 use crate::gateway;
@@ -33,6 +34,8 @@ pub(crate) struct App {
     /// None where nobody's tokens are believed.
     pub(crate) tokens: Option<Verifier>,
     pub(crate) sessions: Sessions,
+    /// Kept when the configuration changes.
+    pub(crate) caches: Arc<Caches>,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -99,7 +102,11 @@ impl App {
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions }))
+        let caches = match before {
+            Some(before) => Arc::clone(&before.caches),
+            None => Arc::new(Caches::open(&config.caches, &backend, &metrics)?),
+        };
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions, caches }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper_util::server::graceful::GracefulShutdown;
 use sekisho::backend::Backend;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::app::App;
 use crate::config::Config;
@@ -96,6 +97,10 @@ impl Server {
         tracing::info!(%gateway, %api, grpc = grpc.map(tracing::field::display), "serving");
         let connections = GracefulShutdown::new();
         let (grpc_listener, grpc) = self.grpc.unzip();
+        let (stopping, stopped) = watch::channel(false);
+        let app = self.live.app();
+        let mut workers = app.caches.work(&stopped, &app.metrics);
+        drop(app);
         {
             let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections);
             let api = accept(self.api, Door::new(&self.live, Side::Api), &connections);
@@ -115,6 +120,7 @@ impl Server {
                 () = grpc => {}
             }
         }
+        stopping.send_replace(true);
         if let Some(grpc) = grpc {
             grpc.stop().await;
         }
@@ -122,6 +128,10 @@ impl Server {
         tracing::info!(open = connections.count(), "stopping");
         if tokio::time::timeout(STOP_TIMEOUT, connections.shutdown()).await.is_err() {
             tracing::warn!("some requests were cut off: they took longer than {STOP_TIMEOUT:?} to finish");
+        }
+        let refreshed = async { while workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_TIMEOUT, refreshed).await.is_err() {
+            tracing::warn!("a refresh of a cache was cut off; another instance will do it");
         }
     }
 }

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "redis/caches.rs"]
+mod caches;
+#[path = "redis/profiles.rs"]
+mod profiles;
 mod support;
 
 use sekisho_server::config::Config;

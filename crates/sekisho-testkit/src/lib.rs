@@ -8,6 +8,7 @@ mod envoy;
 pub mod jwt;
 mod launch;
 mod ports;
+mod postgres;
 mod process;
 mod proxy;
 mod redis_cluster;
@@ -16,6 +17,7 @@ mod resp;
 mod wait;
 
 pub use envoy::Envoy;
+pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
 pub use redis_server::RedisServer;

@@ -1,5 +1,6 @@
 //! One command per file.
 
+pub(crate) mod cache;
 pub(crate) mod completions;
 pub(crate) mod config_check;
 pub(crate) mod config_init;

@@ -1,5 +1,7 @@
 //! Every route of the API, once: the router and the OpenAPI document are both made from this table.
 
+mod cached;
+
 use std::sync::{Arc, LazyLock};
 
 use axum::extract::State;
@@ -26,7 +28,10 @@ use crate::openapi::{self, Answer, Operation, headers};
 use crate::{auth, metrics};
 
 pub(super) struct Route {
+    /// As the document has it.
     pub(super) path: &'static str,
+    /// What the router serves it under, where that is another path.
+    under: Option<&'static str>,
     pub(super) methods: &'static [&'static str],
     pub(super) handler: MethodRouter<Arc<App>>,
     pub(super) operation: Operation,
@@ -34,29 +39,38 @@ pub(super) struct Route {
 
 impl Route {
     fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
-        Self { path, methods: &["GET"], handler: get(handler), operation }
+        Self { path, under: None, methods: &["GET"], handler: get(handler), operation }
     }
 
     fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
-        Self { path, methods: &["POST"], handler: post(handler), operation }
+        Self { path, under: None, methods: &["POST"], handler: post(handler), operation }
     }
 
     fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
-        Self { path, methods: &["PUT"], handler: put(handler), operation }
+        Self { path, under: None, methods: &["PUT"], handler: put(handler), operation }
     }
 
     fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
-        Self { path, methods: &["DELETE"], handler: delete(handler), operation }
+        Self { path, under: None, methods: &["DELETE"], handler: delete(handler), operation }
+    }
+
+    /// Part of what another route's handler serves.
+    fn within(under: &'static str, path: &'static str, methods: &'static [&'static str], operation: Operation) -> Self {
+        Self { path, under: Some(under), methods, handler: MethodRouter::new(), operation }
+    }
+
+    pub(super) fn served_at(&self) -> &'static str {
+        self.under.unwrap_or(self.path)
     }
 
     fn any<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
         let methods = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
-        Self { path, methods, handler: any(handler), operation }
+        Self { path, under: None, methods, handler: any(handler), operation }
     }
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), others()];
+    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), cached::routes(), others()];
     all.into_iter().flatten().collect()
 }
 

@@ -1,6 +1,7 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
 mod audit;
+mod caches;
 mod connections;
 mod domain;
 pub mod env;
@@ -32,8 +33,10 @@ pub use sekisho::http::HeaderStyle;
 use sekisho::identity::{ForwardedBy, IpNet, TrustedProxies};
 use sekisho::limits::{Capacity, OnFailure};
 
+pub use crate::caches::Statement;
 use crate::envoy::Domain;
 pub use audit::AuditTo;
+pub use caches::{CacheConfig, OriginConfig, RefreshConfig, SqlConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
 use env::Environment;
@@ -46,7 +49,7 @@ use read::Reader;
 pub use revocation::RevocationConfig;
 pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
-pub use secret::{Secret, StoreUrl};
+pub use secret::{DatabaseUrl, Secret, StoreUrl};
 pub use sessions::{CookieConfig, SameSite, SessionStoreConfig, SessionsConfig};
 pub use tls::TlsConfig;
 pub use tokens::{Credential, IssuerConfig, KeySource, TokensConfig};
@@ -98,6 +101,7 @@ pub struct Config {
     /// Whose tokens are believed.
     pub tokens: TokensConfig,
     pub sessions: SessionsConfig,
+    pub caches: Vec<CacheConfig>,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -146,6 +150,7 @@ impl Default for Config {
             audit: AuditTo::Log,
             tokens: TokensConfig::default(),
             sessions: SessionsConfig::default(),
+            caches: Vec::new(),
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -186,6 +191,7 @@ impl Config {
             config.files.push(file.clone());
         }
         config.audit.place_in(folder);
+        config.caches.iter_mut().for_each(|cache| cache.place_in(folder));
         let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
         if !reader.problems.is_empty() {
             let here = ConfigError::in_file(name, text, reader.problems);
@@ -197,7 +203,8 @@ impl Config {
     /// Every Redis that is named, each once.
     pub fn stores(&self) -> Vec<&StoreUrl> {
         let mut urls: Vec<_> = self.store.url.iter().collect();
-        for url in self.sessions.store.iter().map(|store| &store.url) {
+        let sessions = self.sessions.store.iter().map(|store| &store.url);
+        for url in sessions.chain(self.caches.iter().filter_map(|cache| cache.store.as_ref())) {
             if !urls.contains(&url) {
                 urls.push(url);
             }
@@ -232,6 +239,9 @@ impl Config {
             {
                 secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
             }
+        }
+        for secret in self.caches.iter_mut().filter_map(CacheConfig::secrets) {
+            secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
         }
         let secrets = self.tokens.take_secrets(|name| environment.get(name));
         secrets.map_err(|(name, reason)| refuse(&name, reason))?;
@@ -318,6 +328,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("sessions") {
         config.sessions = sessions::read(reader, node, config.store.timeout);
+    }
+    if let Some(node) = fields.take("caches") {
+        config.caches = caches::read_all(reader, node);
     }
     Some(config)
 }

@@ -1,6 +1,7 @@
 //! Values that must not be seen.
 
 use std::fmt;
+use std::path::Path;
 
 use subtle::ConstantTimeEq as _;
 
@@ -86,6 +87,51 @@ impl fmt::Debug for StoreUrl {
     }
 }
 
+/// Where a database is. What is shown of it leaves the password out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DatabaseUrl(String);
+
+impl DatabaseUrl {
+    const SQLITE: &str = "sqlite://";
+
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let scheme = [Self::SQLITE, "postgres://", "postgresql://"].into_iter().find(|scheme| text.starts_with(scheme));
+        match scheme {
+            Some(scheme) if text.len() > scheme.len() => Ok(Self(text.to_owned())),
+            _ => Err("must be sqlite://FILE or postgres://user:password@host/name".to_owned()),
+        }
+    }
+
+    /// With the password.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn is_sqlite(&self) -> bool {
+        self.0.starts_with(Self::SQLITE)
+    }
+
+    pub(super) fn place_in(&mut self, folder: &Path) {
+        if let Some(file) = self.0.strip_prefix(Self::SQLITE).filter(|file| !file.starts_with([':', '/'])) {
+            self.0 = format!("{}{}", Self::SQLITE, folder.join(file).display());
+        }
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
+        let shown = rest.rsplit_once('@').map_or(rest, |(_, host)| host).split('?').next().unwrap_or_default();
+        write!(f, "{scheme}://{shown}")
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -98,6 +144,8 @@ mod tests {
         assert_eq!(url.to_string(), "redis://host:6379");
         assert_eq!(format!("{url:?}"), "redis://host:6379");
         assert_eq!(format!("{:?}", Secret::new("hunter2".into())), "(secret)");
+        let url = DatabaseUrl::parse("postgres://user:hunter2@host:5432/db?password=hunter2").unwrap();
+        assert_eq!(format!("{url} {url:?}"), "postgres://host:5432/db postgres://host:5432/db");
     }
 
     #[test]

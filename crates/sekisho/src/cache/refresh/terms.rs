@@ -21,6 +21,8 @@ pub struct Terms {
     pub jitter_percent: u8,
     /// Often is a score of more than this. One access is worth 1, and less every day.
     pub min_score: f64,
+    /// How often a request is repeated after a failure, 3 at most.
+    pub retries: u32,
     /// Accesses are told to the store so often.
     pub flush_every: Duration,
     /// A job whose worker has died goes on after so long. It is renewed while the worker lives.
@@ -35,6 +37,7 @@ impl Default for Terms {
             after: Duration::from_secs(90 * 86_400),
             jitter_percent: 10,
             min_score: 10.0,
+            retries: 3,
             flush_every: Duration::from_secs(1),
             lease: Duration::from_secs(10),
             poll: Duration::from_secs(1),

@@ -193,7 +193,9 @@ impl<F: Form> Worker<F> {
         let end = match refetched {
             Refetched::Changed | Refetched::Unchanged | Refetched::Gone | Refetched::Needless => JobEnd::Done,
             Refetched::Overtaken | Refetched::Busy | Refetched::Away => JobEnd::PutBack(SOON),
-            Refetched::Failed(failure) => match retry_after(job.repeats, failure.retry_after, rand::random()) {
+            Refetched::Failed(failure) => match retry_after(job.repeats, failure.retry_after, rand::random())
+                .filter(|_| job.repeats < counts.refresh.terms.retries)
+            {
                 Some(after) => JobEnd::Retry(after),
                 None => {
                     tracing::warn!(key = %job.key, reason = failure.reason, "it could not be refreshed, and is left as it is");
