@@ -1,4 +1,5 @@
-//! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies; and an issuer of tokens.
+//! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies; an issuer of
+//! tokens, and a server of elevation tiles.
 //!
 //! The API blocks and uses no async runtime, so that a test can stop a server from any thread without touching the
 //! runtime under test. Everything panics on failure with the server's log: a test that cannot have its server must not
@@ -13,6 +14,7 @@ mod proxy;
 mod redis_cluster;
 mod redis_server;
 mod resp;
+pub mod tiles;
 mod wait;
 
 pub use envoy::Envoy;
