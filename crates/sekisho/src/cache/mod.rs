@@ -29,9 +29,12 @@ mod fill;
 mod flight;
 mod form;
 mod health;
+#[cfg(feature = "http-origin")]
+mod http;
 mod key;
 mod l1;
 mod origin;
+mod pattern;
 #[cfg(feature = "redis")]
 mod redis;
 mod store;
@@ -40,9 +43,12 @@ mod terms;
 pub use age::{Ages, Kind, Verdict, judge};
 pub use engine::{Answer, Cache, Freshness, Kept, Tier, Tiers, Unanswered};
 pub use form::{Form, Raw};
+#[cfg(feature = "http-origin")]
+pub use http::{HttpClient, HttpOrigin, HttpTerms, UrlTemplate};
 pub use key::Key;
 pub use l1::{Policy, Room};
 pub use origin::{Failure, Fetched, Origin, OriginFuture, Reply, Validators};
+pub use pattern::KeyPattern;
 #[cfg(feature = "redis")]
 pub use redis::{RedisStore, RedisTerms, Shape};
 pub use store::{End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token};

@@ -8,6 +8,7 @@
 mod fleet;
 mod flow;
 mod forms;
+mod http;
 mod invalidation;
 mod outage;
 
