@@ -12,6 +12,7 @@ use sekisho::tokens::Verifier;
 
 use crate::audit::Audit;
 use crate::config::Config;
+use crate::elevation::{Heights, door};
 use crate::envoy::Domain;
 use crate::gateway;
 use crate::gateway::pool::Upstreams;
@@ -33,6 +34,8 @@ pub(crate) struct App {
     /// None where nobody's tokens are believed.
     pub(crate) tokens: Option<Verifier>,
     pub(crate) sessions: Sessions,
+    /// None where heights are not served.
+    pub(crate) elevation: Option<Arc<Heights>>,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -42,6 +45,8 @@ pub(crate) struct DoorMeters {
     pub(crate) routes: Vec<Arc<RouteMeter>>,
     /// Of what it answers besides: the paths of `gateway::OWN`.
     pub(crate) own: Vec<Arc<RouteMeter>>,
+    /// Of the paths of `elevation::door`.
+    pub(crate) elevation: Vec<Arc<RouteMeter>>,
     pub(crate) other: Arc<RouteMeter>,
     /// `POST /v1/check`
     pub(crate) check: Arc<RouteMeter>,
@@ -53,6 +58,7 @@ impl DoorMeters {
         Self {
             routes: config.routes.iter().map(|route| gateway(&route.path.to_string())).collect(),
             own: gateway::OWN.iter().map(|path| gateway(path)).collect(),
+            elevation: door::PATHS.iter().filter(|_| config.elevation.is_some()).map(|path| gateway(path)).collect(),
             other: gateway("other"),
             check: metrics.route("api", "/v1/check"),
         }
@@ -99,7 +105,8 @@ impl App {
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions }))
+        let elevation = Heights::of(&config, &backend.clock, before.and_then(|before| before.elevation.as_ref()));
+        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions, elevation }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -16,6 +16,7 @@ mod cookie;
 mod crowd;
 pub mod describe;
 mod doctor;
+mod elevation;
 pub mod envoy;
 mod eviction;
 mod facts;

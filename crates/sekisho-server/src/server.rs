@@ -94,6 +94,9 @@ impl Server {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Addresses { gateway, api, grpc } = self.addresses;
         tracing::info!(%gateway, %api, grpc = grpc.map(tracing::field::display), "serving");
+        if let Some(heights) = self.live.app().elevation.clone() {
+            tokio::spawn(async move { heights.check().await });
+        }
         let connections = GracefulShutdown::new();
         let (grpc_listener, grpc) = self.grpc.unzip();
         {

@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 mod decide;
+mod elevation;
 mod end;
 mod oauth;
 mod object;
@@ -33,7 +34,7 @@ use crate::facts::Peer;
 use crate::live::Live;
 use crate::respond::Problem;
 use crate::{auth, metrics, security};
-pub(crate) use body::AnyBody;
+pub(crate) use body::{AnyBody, Body, Params};
 pub(crate) use object::Object;
 pub(crate) use request::whole;
 pub(crate) use routes::document;

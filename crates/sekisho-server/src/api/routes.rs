@@ -19,7 +19,7 @@ use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody,
 use super::sessions::{EndedView, ExceptQuery, SessionList, SessionView, TermsView, TouchBody, TtlQuery};
 use super::stats::{KeyQuery, KeyStats, Stats, StatsQuery};
 use super::tokens::{NotBefore, NotBeforeBody, RevokeBody, Revoked};
-use super::{decide, end, oauth, operate, sessions, stats, tokens, words};
+use super::{decide, elevation, end, oauth, operate, sessions, stats, tokens, words};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
@@ -33,11 +33,19 @@ pub(super) struct Route {
 }
 
 impl Route {
-    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+    pub(super) fn get<T: 'static>(
+        path: &'static str,
+        handler: impl Handler<T, Arc<App>>,
+        operation: Operation,
+    ) -> Self {
         Self { path, methods: &["GET"], handler: get(handler), operation }
     }
 
-    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+    pub(super) fn post<T: 'static>(
+        path: &'static str,
+        handler: impl Handler<T, Arc<App>>,
+        operation: Operation,
+    ) -> Self {
         Self { path, methods: &["POST"], handler: post(handler), operation }
     }
 
@@ -56,7 +64,7 @@ impl Route {
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), others()];
+    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), others(), elevation::routes()];
     all.into_iter().flatten().collect()
 }
 

@@ -4,6 +4,7 @@
 //! (`reference.rs`) are made from them. So none of the three can have a key that another has not. It is a table and no derive
 //! on structs, because the reader is none either: it names every mistake in a file at its place, not the first.
 
+mod elevation;
 mod sessions;
 mod tokens;
 
@@ -11,6 +12,7 @@ use sekisho::limits::MAX_AMOUNT;
 
 use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule};
 
+pub(super) use elevation::ELEVATION;
 pub(super) use sessions::{COOKIE, SESSION_STORE, SESSIONS};
 pub(super) use tokens::{AUDIT, ISSUERS, TOKENS};
 
@@ -139,7 +141,7 @@ const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields()
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 19] = [
+pub(super) static ALL: [&Section; 20] = [
     &ROOT,
     &TLS,
     &GRPC_TLS,
@@ -153,6 +155,7 @@ pub(super) static ALL: [&Section; 19] = [
     &SESSIONS,
     &SESSION_STORE,
     &COOKIE,
+    &ELEVATION,
     &POLICIES,
     &RULES,
     &ROUTES,
@@ -211,6 +214,7 @@ pub(super) static ROOT: Section = section(
         key("audit", Kind::One(&AUDIT), "where acts of operators are written"),
         key("tokens", Kind::One(&TOKENS), "whose tokens are believed"),
         key("sessions", Kind::One(&SESSIONS), "how long they live, and where they are kept"),
+        key("elevation", Kind::One(&ELEVATION), "serves heights, and the page `/elevation`").or(Fallback::Words("not served")),
         key("domains", Kind::Texts, "files of Envoy's rate-limit service, beside this file or with a path")
             .or(Fallback::Texts(&[])),
     ],

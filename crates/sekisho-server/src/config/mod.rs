@@ -3,6 +3,7 @@
 mod audit;
 mod connections;
 mod domain;
+mod elevation;
 pub mod env;
 mod forward;
 mod keys;
@@ -36,6 +37,7 @@ use crate::envoy::Domain;
 pub use audit::AuditTo;
 pub use connections::Connections;
 pub use domain::read_domains;
+pub use elevation::{ElevationConfig, TileFormat};
 use env::Environment;
 pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};
 pub use path::PathPattern;
@@ -98,6 +100,8 @@ pub struct Config {
     /// Whose tokens are believed.
     pub tokens: TokensConfig,
     pub sessions: SessionsConfig,
+    /// Heights are served only where this is.
+    pub elevation: Option<ElevationConfig>,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -146,6 +150,7 @@ impl Default for Config {
             audit: AuditTo::Log,
             tokens: TokensConfig::default(),
             sessions: SessionsConfig::default(),
+            elevation: None,
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -197,7 +202,8 @@ impl Config {
     /// Every Redis that is named, each once.
     pub fn stores(&self) -> Vec<&StoreUrl> {
         let mut urls: Vec<_> = self.store.url.iter().collect();
-        for url in self.sessions.store.iter().map(|store| &store.url) {
+        let elevation = self.elevation.iter().filter_map(|elevation| elevation.store.as_ref());
+        for url in self.sessions.store.iter().chain(elevation).map(|store| &store.url) {
             if !urls.contains(&url) {
                 urls.push(url);
             }
@@ -225,6 +231,9 @@ impl Config {
         }
         if let Some(text) = environment.get(env::REDIS_URL) {
             self.store.url = Some(StoreUrl::parse(text).map_err(|reason| refuse(env::REDIS_URL, reason))?);
+        }
+        if let (Some(elevation), Some(text)) = (&mut self.elevation, environment.get(env::ELEVATION_TTL)) {
+            elevation.keep_days(text).map_err(|reason| refuse(env::ELEVATION_TTL, reason))?;
         }
         for route in &mut self.routes {
             if let Action::Forward(forward) = &mut route.action
@@ -318,6 +327,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("sessions") {
         config.sessions = sessions::read(reader, node, config.store.timeout);
+    }
+    if let Some(node) = fields.take("elevation") {
+        config.elevation = elevation::read(reader, node, &mut config.policies, &named, config.store.timeout);
     }
     Some(config)
 }

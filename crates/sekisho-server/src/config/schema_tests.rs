@@ -70,6 +70,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "audit": { "to": "stderr" },
         "tokens": { "issuers": [{ "iss": "https://auth.example", "algorithms": ["RS256"], "jwks": "keys.json" }] },
         "sessions": { "ttl": "1h", "store": { "url": "redis://127.0.0.1" }, "cookie": { "name": "__Host-s" } },
+        "elevation": { "origin": "http://127.0.0.1:9000", "store": { "url": "redis://127.0.0.1" } },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -87,6 +88,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("sessions", "/sessions"),
         ("session_store", "/sessions/store"),
         ("cookie", "/sessions/cookie"),
+        ("elevation", "/elevation"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),

@@ -11,6 +11,10 @@ pub(crate) fn etag() -> Value {
     json!({ "description": "The version, for `If-Match`.", "required": true, "schema": { "type": "string" } })
 }
 
+pub(crate) fn cache_status() -> Value {
+    json!({ "description": "Where the tiles came from (RFC 9211).", "required": true, "schema": { "type": "string" } })
+}
+
 pub(super) fn www_authenticate() -> Value {
     json!({ "required": true, "schema": { "type": "string", "pattern": "^Bearer " } })
 }
