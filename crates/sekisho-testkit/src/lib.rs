@@ -1,10 +1,11 @@
 //! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies; an issuer of
-//! tokens, and a server of elevation tiles.
+//! tokens, and a server of elevation tiles; and a browser.
 //!
 //! The API blocks and uses no async runtime, so that a test can stop a server from any thread without touching the
 //! runtime under test. Everything panics on failure with the server's log: a test that cannot have its server must not
 //! pass quietly.
 
+mod browser;
 mod envoy;
 pub mod jwt;
 mod launch;
@@ -17,6 +18,7 @@ mod resp;
 pub mod tiles;
 mod wait;
 
+pub use browser::{Browser, keys};
 pub use envoy::Envoy;
 pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod answers;
+mod browser;
 mod shared;
 #[path = "../support/mod.rs"]
 mod support;
