@@ -56,6 +56,8 @@ enum Command {
     /// Revoke tokens, and end sessions
     #[command(subcommand)]
     Tokens(commands::tokens::TokensCommand),
+    /// Show how high a place is, or what a route climbs
+    Elevation(commands::elevation::ElevationArgs),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -114,6 +116,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Sessions(SessionsCommand::List(args))) => commands::sessions::list(&args),
         Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
         Some(Command::Tokens(command)) => commands::tokens::run(&command),
+        Some(Command::Elevation(args)) => commands::elevation::run(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };
