@@ -174,8 +174,11 @@ fn make(ground: &Ground, path: &str) -> Option<Vec<u8>> {
     if !is_named || id.zoom > layer.zoom() {
         return None;
     }
-    let pixel = |x: u8, y: u8| Pixel { x: id.x * TILE_SIDE + u32::from(x), y: id.y * TILE_SIDE + u32::from(y) };
-    let tile = Tile::from_fn(|x, y| ground(layer, pixel(x, y).centre(id.zoom)));
+    // A column has one longitude and a row one latitude: 512 middles instead of 65,536.
+    let middle = |step: u32| Pixel { x: id.x * TILE_SIDE + step, y: id.y * TILE_SIDE + step }.centre(id.zoom);
+    let middles: Vec<Point> = (0..TILE_SIDE).map(middle).collect();
+    let at = |x: u8, y: u8| Point::new(middles[usize::from(y)].lat(), middles[usize::from(x)].lon()).ok();
+    let tile = Tile::from_fn(|x, y| ground(layer, at(x, y)?));
     (!tile.is_empty()).then(|| if is_png { tile.to_png() } else { tile.to_text().into_bytes() })
 }
 

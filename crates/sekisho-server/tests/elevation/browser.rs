@@ -119,12 +119,14 @@ fn the_keyboard_is_enough_and_what_goes_wrong_is_said() {
     // The origin fails, the page says that it tries again, and then it succeeds.
     let points = gpx("&lt;b&gt; &amp; keys");
     browser.run(&format!("document.getElementById('text').value = {}", Value::from(points)));
-    tiles.trouble(Trouble::TooMany(1));
+    tiles.trouble(Trouble::TooMany(3));
     browser.press(keys::ENTER);
     browser.wait_for("return document.getElementById('status').textContent.includes('もう一度試します')");
     tiles.trouble(Trouble::None);
-    // The server's clock stands still, and with it the second that it was told to wait.
-    server.clock.advance(std::time::Duration::from_secs(2));
+    // The server's clock stands still, and with it the seconds that it was told to wait.
+    server.clock.advance(std::time::Duration::from_secs(4));
+    // Who does not want to wait, or has waited too long, asks again.
+    browser.press(keys::ENTER);
     browser.wait_for(DONE);
     assert_eq!(focused(), "name", "whoever does not see it is brought there");
     assert_eq!(browser.text("#name"), "<b> & keys");
