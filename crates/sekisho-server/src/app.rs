@@ -11,6 +11,7 @@ use sekisho::sessions::Sessions;
 use sekisho::tokens::Verifier;
 
 use crate::audit::Audit;
+use crate::caches::Caches;
 use crate::config::Config;
 use crate::elevation::{Heights, door};
 use crate::envoy::Domain;
@@ -34,6 +35,8 @@ pub(crate) struct App {
     /// None where nobody's tokens are believed.
     pub(crate) tokens: Option<Verifier>,
     pub(crate) sessions: Sessions,
+    /// Kept when the configuration changes.
+    pub(crate) caches: Arc<Caches>,
     /// None where heights are not served.
     pub(crate) elevation: Option<Arc<Heights>>,
 }
@@ -105,8 +108,24 @@ impl App {
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
-        let elevation = Heights::of(&config, &backend.clock, before.and_then(|before| before.elevation.as_ref()));
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions, elevation }))
+        let elevation = Heights::of(&config, &backend, before.and_then(|before| before.elevation.as_ref()));
+        let caches = match before {
+            Some(before) => Arc::clone(&before.caches),
+            None => Arc::new(Caches::open(&config.caches, &backend, &metrics)?),
+        };
+        Ok(Arc::new(Self {
+            gate,
+            config,
+            upstreams,
+            backend,
+            metrics,
+            audit,
+            meters,
+            tokens,
+            sessions,
+            caches,
+            elevation,
+        }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

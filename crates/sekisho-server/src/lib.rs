@@ -7,6 +7,7 @@ mod api;
 mod app;
 mod audit;
 mod auth;
+mod caches;
 mod caller;
 mod census;
 mod conduct;

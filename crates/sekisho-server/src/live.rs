@@ -148,6 +148,8 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     config.sessions.store = old.sessions.store.clone();
     keep("tokens.store", config.tokens.revocation.store == old.tokens.revocation.store);
     config.tokens.revocation.store.clone_from(&old.tokens.revocation.store);
+    keep("caches", format!("{:?}", config.caches) == format!("{:?}", old.caches));
+    config.caches.clone_from(&old.caches);
     (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
     (config.store, config.memory) = (old.store.clone(), old.memory);
     kept

@@ -187,6 +187,7 @@ impl fmt::Debug for Metrics {
 pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
     app.gate.upkeep();
     app.backend.revocations.report();
+    app.caches.report();
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.rendered()).into_response()
 }
 

@@ -8,10 +8,12 @@ use axum::http::StatusCode;
 use axum::http::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::response::{IntoResponse, Response};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use sekisho::cache::Unanswered;
 use sekisho::limits::Ending;
 use sekisho::{Error, Invalid, http};
 use serde::Serialize;
 
+use crate::caches::Named;
 use crate::config::did_you_mean;
 use crate::quiet::quietly;
 
@@ -98,6 +100,49 @@ impl Problem {
     pub(crate) fn no_such_key() -> Self {
         let kind = "urn:sekisho:problem:unknown-key";
         Self::new(StatusCode::NOT_FOUND, kind, "Unknown key", "the store has no such key; in memory nothing has a key")
+    }
+
+    /// `known` are those that could have been meant.
+    pub(crate) fn no_such_cache<'a>(name: &str, known: impl Iterator<Item = &'a Named>) -> Self {
+        let known = known.map(|named| named.config.name.as_str());
+        let detail = format!("unknown cache `{name}`{}", did_you_mean(name, known));
+        Self::new(StatusCode::NOT_FOUND, "urn:sekisho:problem:unknown-cache", "Unknown cache", detail)
+    }
+
+    pub(crate) fn no_such_value() -> Self {
+        let kind = "urn:sekisho:problem:no-value";
+        Self::new(StatusCode::NOT_FOUND, kind, "No value", "there is nothing of that key")
+    }
+
+    /// The origin of a cache gave nothing, and nothing could stand in.
+    pub(crate) fn unanswered(why: &Unanswered) -> Self {
+        let (status, kind, title) = match why {
+            Unanswered::TimedOut(_) => {
+                (StatusCode::GATEWAY_TIMEOUT, "urn:sekisho:problem:origin-slow", "The origin is slow")
+            }
+            Unanswered::Busy => {
+                (StatusCode::SERVICE_UNAVAILABLE, "urn:sekisho:problem:origin-busy", "The origin is busy")
+            }
+            _ => (StatusCode::BAD_GATEWAY, "urn:sekisho:problem:origin-failed", "The origin failed"),
+        };
+        let after = match why {
+            Unanswered::Failed(failure) => failure.retry_after.map(http::retry_after_seconds),
+            Unanswered::Busy => Some(1),
+            _ => None,
+        };
+        let problem = http::Problem::new(status, kind, title, why.to_string());
+        Self(match after {
+            Some(seconds) => problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)),
+            None => problem,
+        })
+    }
+
+    pub(crate) fn removed_here_only() -> Self {
+        let detail = "this process has forgotten the value, but the shared store did not answer: it and other instances \
+                      may still have it. Try again";
+        let kind = "urn:sekisho:problem:removed-here-only";
+        let problem = http::Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, "Removed here only", detail);
+        Self(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")))
     }
 
     /// An act without a line in the audit log is not done.

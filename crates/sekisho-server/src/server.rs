@@ -8,6 +8,7 @@ use std::time::Duration;
 use hyper_util::server::graceful::GracefulShutdown;
 use sekisho::backend::Backend;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 use crate::app::App;
 use crate::config::Config;
@@ -94,11 +95,15 @@ impl Server {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Addresses { gateway, api, grpc } = self.addresses;
         tracing::info!(%gateway, %api, grpc = grpc.map(tracing::field::display), "serving");
-        if let Some(heights) = self.live.app().elevation.clone() {
-            tokio::spawn(async move { heights.check().await });
-        }
         let connections = GracefulShutdown::new();
         let (grpc_listener, grpc) = self.grpc.unzip();
+        let (stopping, stopped) = watch::channel(false);
+        let mut workers = self.live.app().caches.work(&stopped);
+        if let Some(heights) = self.live.app().elevation.clone() {
+            let (own, mut stopped) = (Arc::clone(&heights), stopped);
+            workers.spawn(own.work(async move { drop(stopped.wait_for(|is_told| *is_told).await) }));
+            tokio::spawn(async move { heights.check().await });
+        }
         {
             let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections);
             let api = accept(self.api, Door::new(&self.live, Side::Api), &connections);
@@ -118,6 +123,7 @@ impl Server {
                 () = grpc => {}
             }
         }
+        stopping.send_replace(true);
         if let Some(grpc) = grpc {
             grpc.stop().await;
         }
@@ -125,6 +131,10 @@ impl Server {
         tracing::info!(open = connections.count(), "stopping");
         if tokio::time::timeout(STOP_TIMEOUT, connections.shutdown()).await.is_err() {
             tracing::warn!("some requests were cut off: they took longer than {STOP_TIMEOUT:?} to finish");
+        }
+        let refreshed = async { while workers.join_next().await.is_some() {} };
+        if tokio::time::timeout(STOP_TIMEOUT, refreshed).await.is_err() {
+            tracing::warn!("a refresh of a cache was cut off; another instance will do it");
         }
     }
 }

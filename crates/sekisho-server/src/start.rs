@@ -1,5 +1,6 @@
 //! What is needed before anything can be served: a store, and addresses that may be opened.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub enum StartError {
     Upstream(String, String),
     #[error("the tokens of {iss} cannot be verified: {reason}")]
     Keys { iss: String, reason: String },
+    #[error("the cache `{name}` cannot be opened: {reason}")]
+    Cache { name: String, reason: String },
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(
@@ -64,8 +67,9 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
         Some(own) != config.store.url.as_ref() && Some(own) != sessions
     });
     stores.extend(own.clone().filter(|_| is_other));
+    let caches = open_caches(config).await?;
     let Some(url) = &config.store.url else {
-        let mut backend = Backend { sessions, ..Backend::memory_on(config.memory, Arc::clone(&clock)) };
+        let mut backend = Backend { sessions, caches, ..Backend::memory_on(config.memory, Arc::clone(&clock)) };
         if let Some(redis) = own {
             backend.revocations = Revocations::redis(&redis, clock);
         } else if !config.tokens.issuers.is_empty() {
@@ -86,7 +90,7 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     stores.insert(0, store.redis().clone());
     let keys = Keyspace::Redis(stores);
     let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
-    Ok(Backend { limits: Arc::new(limits), sessions, revocations, keys, clock, kind })
+    Ok(Backend { limits: Arc::new(limits), sessions, revocations, caches, keys, clock, kind })
 }
 
 /// Sessions have a connection of their own, so that a flood of checks is not in their way, nor they in its.
@@ -111,6 +115,26 @@ async fn open_sessions(
         stores.push(store.redis().clone());
     }
     Ok(Arc::new(store))
+}
+
+/// The Redis of each cache that has one, apart from that of the limits: values are long, and checks must not wait for them.
+async fn open_caches(config: &Config) -> Result<HashMap<String, Redis>, StartError> {
+    let mut opened: Vec<(&StoreUrl, Redis)> = Vec::new();
+    let mut caches = HashMap::new();
+    for cache in &config.caches {
+        let Some(url) = cache.store.as_ref().or(config.store.url.as_ref()) else { continue };
+        let known = opened.iter().find(|(known, _)| *known == url).map(|(_, redis)| redis.clone());
+        let redis = match known {
+            Some(redis) => redis,
+            None => {
+                let redis = open_redis(url).await?;
+                opened.push((url, redis.clone()));
+                redis
+            }
+        };
+        caches.insert(cache.name.clone(), redis);
+    }
+    Ok(caches)
 }
 
 fn unusable(url: &StoreUrl, error: &sekisho::Error) -> StartError {

@@ -108,6 +108,44 @@ fn mistakes_in_rules() {
 }
 
 #[test]
+fn mistakes_in_caches() {
+    let mut wrong = Vec::new();
+    let origin = |origin: &str| format!("c: {{ key: \"c:{{id}}\", origin: {{ {origin} }} }}");
+    for (caches, expected) in [
+        ("c: {}".to_owned(), "`key` is missing"),
+        ("c: { key: plain }".into(), "`key` has no part such as {id}"),
+        ("c: { key: \"{id}\" }".into(), "`key` must begin with text"),
+        ("c: { key: \"session:{id}\" }".into(), "where others keep what is theirs"),
+        ("a b: { key: \"c:{id}\" }".into(), "to name a cache"),
+        ("c: { key: \"c:{id}\" }\n  d: { key: \"c:d:{id}\" }".into(), "its `key` begins as that of `c`"),
+        ("c: { key: \"c:{id}\", ttl: 5m, fresh_for: 1h }".into(), "`fresh_for` must be at most `ttl`"),
+        ("c: { key: \"c:{id}\", ttl: 0s }".into(), "`ttl` must be 1s to 100 years"),
+        ("c: { key: \"c:{id}\", refresh: {} }".into(), "`refresh` needs an `origin`"),
+        ("c: { key: \"c:{id}\", rank: \"c:rank\" }".into(), "`rank` must be a key that begins otherwise"),
+        (origin(""), "an origin is asked by either `http` or `database`"),
+        (origin("http: \"ftp://x/{id}\""), "`http` must begin with http:// or https://"),
+        (origin("http: \"http://{id}/\""), "`http` must name its server"),
+        (origin("http: \"http://x/{z}\""), "`http` names {z}, which is no part of the key c:{id}"),
+        (origin("http: \"http://x/{id}\", sql: \"SELECT 1\""), "`sql` goes with `database`"),
+        (origin("http: \"http://x/{id}\", timeout: 1s, soft_timeout: 2s"), "`soft_timeout` must be at most `timeout`"),
+        (origin("database: \"mysql://x\", sql: \"SELECT 1\""), "`database` must be sqlite://FILE or postgres://"),
+        (origin("database: \"sqlite://x.db\""), "`sql` is missing"),
+        (origin("database: \"sqlite://x.db\", sql: \"SELECT :z\""), "`sql` has :z, which is no part of the key"),
+        (origin("database: \"sqlite://x.db\", sql: \"SELECT 1; SELECT 2\""), "`sql` must be one statement"),
+        (
+            origin("database: \"sqlite://x.db\", sql: \"SELECT 1\", update: \"UPDATE p SET a = :a\""),
+            "`update` has no part of the key: it would change every row",
+        ),
+    ] {
+        let found = problems(&format!("caches:\n  {caches}\n"));
+        if !found.contains(expected) {
+            wrong.push(format!("{caches}: {found} has no {expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
 fn mistakes_elsewhere() {
     let mut wrong = Vec::new();
     let route = |route: &str| {
@@ -116,7 +154,7 @@ fn mistakes_elsewhere() {
     };
     for (text, expected) in [
         ("polices: {}\n".to_owned(), "1:1: unknown key `polices`; did you mean `policies`?"),
-        ("caches: {}\n".into(), "1:1: unknown key `caches`"),
+        ("outbound: {}\n".into(), "1:1: unknown key `outbound`"),
         ("listen: 8000\n".into(), "1:9: `listen` must be text; it is a whole number"),
         (
             "listen: localhost\n".into(),

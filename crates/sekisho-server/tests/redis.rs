@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "redis/caches.rs"]
+mod caches;
 mod support;
 
 use sekisho_server::config::Config;

@@ -1,5 +1,7 @@
 //! A backend is a value: one trait object per domain, all on the same machinery.
 
+#[cfg(feature = "redis")]
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::clock::{Clock, WallClock};
@@ -7,6 +9,8 @@ use crate::keyspace::Keyspace;
 use crate::limits::{Capacity, LimitStore, MemoryStore};
 use crate::revocation::Revocations;
 use crate::sessions::{self, SessionStore};
+#[cfg(feature = "redis")]
+use crate::store::redis::Redis;
 
 /// Where everything is kept.
 #[derive(Debug, Clone)]
@@ -14,6 +18,9 @@ pub struct Backend {
     pub limits: Arc<dyn LimitStore>,
     pub sessions: Arc<dyn SessionStore>,
     pub revocations: Revocations,
+    /// The Redis of each cache that has one, by the cache's name.
+    #[cfg(feature = "redis")]
+    pub caches: HashMap<String, Redis>,
     /// All that is kept there, to look at.
     pub keys: Keyspace,
     /// What tokens and sessions are dated by; a store may have its own.
@@ -49,6 +56,15 @@ impl Backend {
         let revocations = Revocations::memory(Arc::clone(&clock));
         let limits = MemoryStore::new(capacity, Arc::clone(&clock));
         let keys = Keyspace::Memory(limits.clone());
-        Self { limits: Arc::new(limits), sessions, revocations, keys, clock, kind: BackendKind::Memory }
+        Self {
+            limits: Arc::new(limits),
+            sessions,
+            revocations,
+            #[cfg(feature = "redis")]
+            caches: HashMap::new(),
+            keys,
+            clock,
+            kind: BackendKind::Memory,
+        }
     }
 }

@@ -109,7 +109,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 
 /// What is too long is still read for a while and thrown away: whoever is cut off in the middle of sending never sees the
 /// answer that says why.
-async fn read(request: Request, most: usize) -> Result<Bytes, Problem> {
+pub(super) async fn read(request: Request, most: usize) -> Result<Bytes, Problem> {
     // A thousand bytes can unpack to a million: nothing is unpacked.
     if request.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
         return Err(Problem::unsupported_media_type("send the body as it is, without a Content-Encoding"));
@@ -132,7 +132,7 @@ async fn read(request: Request, most: usize) -> Result<Bytes, Problem> {
         length += chunk.len();
         if length <= most {
             bytes.extend_from_slice(&chunk);
-        } else if length > MAX_DRAINED {
+        } else if length > MAX_DRAINED.max(most) {
             break;
         }
     }

@@ -12,6 +12,7 @@ use axum::routing::{MethodRouter, any, delete, get, post, put};
 use serde_json::{Value, json};
 
 use super::answer::{self, Released, Results, Settled};
+use super::caches::{CacheList, ExplainView, PutView, RefreshView, RemovedView};
 use super::oauth::{Introspection, OauthError, TokenForm};
 use super::operate::Policies;
 use super::path::{SessionPath, UserPath};
@@ -19,14 +20,17 @@ use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody,
 use super::sessions::{EndedView, ExceptQuery, SessionList, SessionView, TermsView, TouchBody, TtlQuery};
 use super::stats::{KeyQuery, KeyStats, Stats, StatsQuery};
 use super::tokens::{NotBefore, NotBeforeBody, RevokeBody, Revoked};
-use super::{decide, elevation, end, oauth, operate, sessions, stats, tokens, words};
+use super::{caches, decide, elevation, end, oauth, operate, sessions, stats, tokens, words};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
 use crate::{auth, metrics};
 
 pub(super) struct Route {
+    /// As the document has it.
     pub(super) path: &'static str,
+    /// What the router serves it under, where that is another path.
+    under: Option<&'static str>,
     pub(super) methods: &'static [&'static str],
     pub(super) handler: MethodRouter<Arc<App>>,
     pub(super) operation: Operation,
@@ -38,7 +42,7 @@ impl Route {
         handler: impl Handler<T, Arc<App>>,
         operation: Operation,
     ) -> Self {
-        Self { path, methods: &["GET"], handler: get(handler), operation }
+        Self { path, under: None, methods: &["GET"], handler: get(handler), operation }
     }
 
     pub(super) fn post<T: 'static>(
@@ -46,26 +50,35 @@ impl Route {
         handler: impl Handler<T, Arc<App>>,
         operation: Operation,
     ) -> Self {
-        Self { path, methods: &["POST"], handler: post(handler), operation }
+        Self { path, under: None, methods: &["POST"], handler: post(handler), operation }
     }
 
     fn put<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
-        Self { path, methods: &["PUT"], handler: put(handler), operation }
+        Self { path, under: None, methods: &["PUT"], handler: put(handler), operation }
     }
 
     fn delete<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
-        Self { path, methods: &["DELETE"], handler: delete(handler), operation }
+        Self { path, under: None, methods: &["DELETE"], handler: delete(handler), operation }
+    }
+
+    /// Part of what another route's handler serves.
+    fn within(under: &'static str, path: &'static str, methods: &'static [&'static str], operation: Operation) -> Self {
+        Self { path, under: Some(under), methods, handler: MethodRouter::new(), operation }
+    }
+
+    pub(super) fn served_at(&self) -> &'static str {
+        self.under.unwrap_or(self.path)
     }
 
     fn any<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
         let methods = &["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"];
-        Self { path, methods, handler: any(handler), operation }
+        Self { path, under: None, methods, handler: any(handler), operation }
     }
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), others(), elevation::routes()];
-    all.into_iter().flatten().collect()
+    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), self::caches(), others()];
+    all.into_iter().flatten().chain(elevation::routes()).collect()
 }
 
 fn limits() -> Vec<Route> {
@@ -344,6 +357,71 @@ fn oauth() -> Vec<Route> {
             oauth::introspect,
             operation("introspect", "Whether a token is accepted, and what it says (RFC 7662)")
                 .answers(Answer::new(StatusCode::OK, "What is known of it.").json::<Introspection>()),
+        ),
+    ]
+}
+
+/// A key may have any number of parts, so that one handler serves all that is below a cache.
+fn caches() -> Vec<Route> {
+    const SERVED: &str = "/v1/caches/{name}/{*key}";
+    const VALUE: &str = "/v1/caches/{name}/{key}";
+    let operation = |id, summary| Operation::new("caches", id, summary);
+    let of_value = |id, summary| {
+        operation(id, summary)
+            .in_path("name", json!({ "type": "string", "pattern": "^[A-Za-z0-9_.-]{1,64}$" }))
+            .in_path("key", words::cache_key())
+            .fails(&[StatusCode::BAD_REQUEST, StatusCode::NOT_FOUND])
+            .asks_the_store()
+    };
+    let ok = |description| Answer::new(StatusCode::OK, description);
+    vec![
+        Route::get(
+            "/v1/caches",
+            caches::list,
+            operation("caches", "What is configured, and how it is").answers(ok("All caches.").json::<CacheList>()),
+        ),
+        Route {
+            // It says itself which methods there are.
+            handler: any(caches::serve),
+            ..Route::within(
+                SERVED,
+                VALUE,
+                &["GET"],
+                of_value("cached", "A value, from the first tier that has it, or from the origin")
+                    .answers(ok("The value.").bytes().header("Cache-Status", headers::cache_status()))
+                    .fails(&[StatusCode::BAD_GATEWAY, StatusCode::GATEWAY_TIMEOUT]),
+            )
+        },
+        Route::within(
+            SERVED,
+            VALUE,
+            &["PUT"],
+            of_value("putCached", "Writes a value, whatever is there")
+                .asks_bytes()
+                .answers(ok("It is kept, and `kept` says where.").json::<PutView>()),
+        ),
+        Route::within(
+            SERVED,
+            VALUE,
+            &["DELETE"],
+            of_value("removeCached", "Forgets a value, here and on all instances")
+                .answers(ok("Nobody is answered with it any more.").json::<RemovedView>()),
+        ),
+        Route::within(
+            SERVED,
+            "/v1/caches/{name}/{key}/refresh",
+            &["POST"],
+            of_value("refreshCached", "Has a value fetched again soon, however old it is").answers(
+                Answer::new(StatusCode::ACCEPTED, "It is queued; a worker asks the origin at its pace.")
+                    .json::<RefreshView>(),
+            ),
+        ),
+        Route::within(
+            SERVED,
+            "/v1/caches/{name}/{key}/explain",
+            &["GET"],
+            of_value("explainCached", "Where a key is, how old, and why it is refreshed or not; asks no origin")
+                .answers(ok("What is known of it.").json::<ExplainView>()),
         ),
     ]
 }

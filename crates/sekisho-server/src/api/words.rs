@@ -39,6 +39,11 @@ macro_rules! words {
 /// What stands in a token's id. Slashes are `%2F` in a path.
 const PRINTABLE: &str = r"^[^\x00-\x1f\x7f-\x9f]+$";
 
+/// The parts of a key with `/` between them; how many a cache has, it says itself.
+pub(super) fn cache_key() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": 256, "pattern": PART })
+}
+
 pub(super) fn jti() -> Value {
     json!({ "type": "string", "minLength": 1, "pattern": PRINTABLE })
 }

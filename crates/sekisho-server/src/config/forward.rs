@@ -161,7 +161,7 @@ fn read_settle_from(reader: &mut Reader, node: &Node, policy: &PolicyConfig) -> 
     Some(settle_from)
 }
 
-fn read_secret(reader: &mut Reader, node: &Node) -> Option<SecretHeader> {
+pub(super) fn read_secret(reader: &mut Reader, node: &Node) -> Option<SecretHeader> {
     let fields = reader.fields(node, "secret", &keys::SECRET)?;
     let mut needed = |name: &str| {
         if fields.peek(name).is_none() {

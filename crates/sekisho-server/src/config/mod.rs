@@ -1,6 +1,7 @@
 //! Configuration: built in < file < environment < flags. What comes out can be served; what cannot does not come out.
 
 mod audit;
+mod caches;
 mod connections;
 mod domain;
 mod elevation;
@@ -35,6 +36,7 @@ use sekisho::limits::{Capacity, OnFailure};
 
 use crate::envoy::Domain;
 pub use audit::AuditTo;
+pub use caches::{CacheConfig, OriginConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
 pub use elevation::{ElevationConfig, TileFormat};
@@ -100,6 +102,7 @@ pub struct Config {
     /// Whose tokens are believed.
     pub tokens: TokensConfig,
     pub sessions: SessionsConfig,
+    pub caches: Vec<CacheConfig>,
     /// Heights are served only where this is.
     pub elevation: Option<ElevationConfig>,
     /// The files of Envoy's rate-limit service.
@@ -150,6 +153,7 @@ impl Default for Config {
             audit: AuditTo::Log,
             tokens: TokensConfig::default(),
             sessions: SessionsConfig::default(),
+            caches: Vec::new(),
             elevation: None,
             domains: Vec::new(),
             files: Vec::new(),
@@ -203,7 +207,8 @@ impl Config {
     pub fn stores(&self) -> Vec<&StoreUrl> {
         let mut urls: Vec<_> = self.store.url.iter().collect();
         let elevation = self.elevation.iter().filter_map(|elevation| elevation.store.as_ref());
-        for url in self.sessions.store.iter().chain(elevation).map(|store| &store.url) {
+        let sessions = self.sessions.store.iter().chain(elevation).map(|store| &store.url);
+        for url in sessions.chain(self.caches.iter().filter_map(|cache| cache.store.as_ref())) {
             if !urls.contains(&url) {
                 urls.push(url);
             }
@@ -241,6 +246,9 @@ impl Config {
             {
                 secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
             }
+        }
+        for secret in self.caches.iter_mut().filter_map(CacheConfig::secrets) {
+            secret.value = environment.get(&secret.variable).map(|value| Secret::new(value.to_owned()));
         }
         let secrets = self.tokens.take_secrets(|name| environment.get(name));
         secrets.map_err(|(name, reason)| refuse(&name, reason))?;
@@ -327,6 +335,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("sessions") {
         config.sessions = sessions::read(reader, node, config.store.timeout);
+    }
+    if let Some(node) = fields.take("caches") {
+        config.caches = caches::read_all(reader, node);
     }
     if let Some(node) = fields.take("elevation") {
         config.elevation = elevation::read(reader, node, &mut config.policies, &named, config.store.timeout);

@@ -103,6 +103,24 @@ impl Reader {
         parsed.map_err(|reason| self.complain(node.at, format!("`{what}` {reason}"))).ok()
     }
 
+    /// The time between two.
+    pub(super) fn rate(&mut self, node: &Node, what: &str) -> Option<Duration> {
+        let parsed = units::rate(self.text(node, what)?);
+        parsed.map_err(|reason| self.complain(node.at, format!("`{what}` {reason}"))).ok()
+    }
+
+    pub(super) fn number(&mut self, node: &Node, what: &str, least: f64, most: f64) -> Option<f64> {
+        let number = match node.value {
+            Value::Fraction(number) => number,
+            Value::Whole(number) => number as f64,
+            _ => return self.wrong(node, what, &format!("must be a number from {least} to {most}")),
+        };
+        if !(least..=most).contains(&number) {
+            self.complain(node.at, format!("`{what}` must be {least} to {most}; it is {number}"));
+        }
+        Some(number)
+    }
+
     /// One of a few words.
     pub(super) fn choice<T: Copy>(&mut self, node: &Node, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let text = self.text(node, what)?;

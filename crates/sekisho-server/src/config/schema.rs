@@ -9,6 +9,7 @@ use super::keys::{Cases, Fallback, KeySpec, Kind, ROOT, Section};
 
 const ADDRESS: &str = r"^([0-9.]+|\[[0-9A-Fa-f:.%]+\]):[0-9]{1,5}$";
 const DURATION: &str = r"^[0-9]+(\.[0-9]{1,9})?\s*(us|ms|s|m|h|d)$";
+const RATE: &str = r"^[1-9][0-9]{0,5}/(s|m|h|d)$";
 const SIZE: &str = r"^[0-9]+(\.[0-9]{1,9})?\s*(B|kB|MB|GB|KiB|MiB|GiB)$";
 
 /// In the dialect 2020-12.
@@ -92,6 +93,9 @@ fn kind(kind: Kind, definitions: &mut Map<String, Value>) -> Value {
             let range = json!({ "type": "array", "items": matching(DURATION), "minItems": 2, "maxItems": 2 });
             json!({ "anyOf": [matching(DURATION), range] })
         }
+        Kind::DurationOrOff => json!({ "anyOf": [matching(DURATION), { "enum": ["off", false] }] }),
+        Kind::Rate => matching(RATE),
+        Kind::Number(least, most) => json!({ "type": "number", "minimum": least, "maximum": most }),
         Kind::Size => matching(SIZE),
         Kind::Text => text(),
         Kind::Texts => json!({ "type": "array", "items": text() }),

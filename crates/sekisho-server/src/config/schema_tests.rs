@@ -70,6 +70,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "audit": { "to": "stderr" },
         "tokens": { "issuers": [{ "iss": "https://auth.example", "algorithms": ["RS256"], "jwks": "keys.json" }] },
         "sessions": { "ttl": "1h", "store": { "url": "redis://127.0.0.1" }, "cookie": { "name": "__Host-s" } },
+        "caches": { "t": { "key": "tiles:{z}", "l1": {}, "store": {}, "refresh": {}, "origin": { "http": "http://127.0.0.1/{z}" } } },
         "elevation": { "origin": "http://127.0.0.1:9000", "store": { "url": "redis://127.0.0.1" } },
         "policies": { "p": policy },
         "routes": [route, fixed],
@@ -88,6 +89,11 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("sessions", "/sessions"),
         ("session_store", "/sessions/store"),
         ("cookie", "/sessions/cookie"),
+        ("caches", "/caches/t"),
+        ("l1", "/caches/t/l1"),
+        ("refresh", "/caches/t/refresh"),
+        ("cache_store", "/caches/t/store"),
+        ("origin", "/caches/t/origin"),
         ("elevation", "/elevation"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
@@ -126,10 +132,14 @@ fn wrong(kind: Kind) -> Vec<Value> {
         Kind::Whole(least, most) => wrong.extend([json!(least.checked_sub(1)), json!(most + 1), json!("1")]),
         Kind::Choice(_) => wrong.push(json!("nonsense")),
         Kind::Choices(_) => wrong.push(json!(["nonsense"])),
-        Kind::Duration | Kind::DurationOrRange | Kind::Size => wrong.extend([json!("5"), json!("5 years"), json!(5)]),
+        Kind::Duration | Kind::DurationOrRange | Kind::DurationOrOff | Kind::Size => {
+            wrong.extend([json!("5"), json!("5 years"), json!(5)])
+        }
         Kind::Address | Kind::AddressOrOff => wrong.extend([json!("localhost"), json!("127.0.0.1"), json!(8000)]),
         Kind::Amounts => wrong.push(json!({ "requests": -1 })),
         Kind::Pointers => wrong.push(json!({ "requests": "usage" })),
+        Kind::Rate => wrong.extend([json!("1"), json!("0/s"), json!("1/y"), json!("-1/s"), json!(1)]),
+        Kind::Number(..) => wrong.extend([json!(-1), json!(7), json!("1")]),
         Kind::Flag => wrong.push(json!("yes")),
         _ => {}
     }

@@ -28,6 +28,18 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
     usize::try_from(bytes).map_err(|_| "is too large".to_owned())
 }
 
+/// `1/s`, `30/m`: the time between two.
+pub(super) fn rate(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, u32); 4] = [("s", 1), ("m", 60), ("h", 3_600), ("d", 86_400)];
+    let parsed = text.split_once('/').and_then(|(count, unit)| {
+        let seconds = UNITS.iter().find(|(name, _)| *name == unit)?.1;
+        let is_plain = count.len() <= 6 && count.bytes().all(|byte| byte.is_ascii_digit()) && !count.starts_with('0');
+        let count: u32 = count.parse().ok().filter(|_| is_plain)?;
+        Some(Duration::from_secs(seconds.into()) / count)
+    });
+    parsed.ok_or_else(|| format!("must be a rate such as 1/s or 30/m; it is `{text}`"))
+}
+
 /// A decimal number and a unit, exactly: `1.5s` is 1,500,000 µs, and what is no whole number of the smallest unit is
 /// refused rather than rounded.
 fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
@@ -73,6 +85,15 @@ mod tests {
         assert!(duration("60").unwrap_err().contains("60s"));
         assert_eq!(written(Duration::from_secs(5400)), "90m");
         assert_eq!(written(Duration::from_millis(1500)), "1500ms");
+    }
+
+    #[test]
+    fn a_rate_is_the_time_between_two() {
+        assert_eq!(rate("1/s"), Ok(Duration::from_secs(1)));
+        assert_eq!(rate("30/m"), Ok(Duration::from_secs(2)));
+        for text in ["", "1", "/s", "0/s", "1/w", "-1/s", "1.5/s", "9999999/s", "+1/s"] {
+            assert!(rate(text).is_err(), "{text}");
+        }
     }
 
     #[test]

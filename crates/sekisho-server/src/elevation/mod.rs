@@ -16,7 +16,7 @@ mod tiles;
 
 use std::sync::Arc;
 
-use sekisho::clock::Clock;
+use sekisho::backend::Backend;
 use tokio::sync::OnceCell;
 
 use crate::config::{Config, ElevationConfig, SessionStoreConfig};
@@ -27,13 +27,13 @@ use tiles::TileCache;
 pub(crate) struct Heights {
     config: ElevationConfig,
     store: Option<SessionStoreConfig>,
-    clock: Arc<dyn Clock>,
+    backend: Backend,
     cache: OnceCell<TileCache>,
 }
 
 impl Heights {
     /// The one from `before` if nothing is different: tiles in memory outlive a reload.
-    pub(crate) fn of(config: &Config, clock: &Arc<dyn Clock>, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+    pub(crate) fn of(config: &Config, backend: &Backend, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
         let elevation = config.elevation.as_ref()?;
         let of_all = || {
             let (url, timeout) = (config.store.url.clone()?, config.store.timeout);
@@ -43,12 +43,20 @@ impl Heights {
         if let Some(before) = before.filter(|before| before.config == *elevation && before.store == store) {
             return Some(Arc::clone(before));
         }
-        let (config, clock) = (elevation.clone(), Arc::clone(clock));
-        Some(Arc::new(Self { config, store, clock, cache: OnceCell::new() }))
+        let (config, backend) = (elevation.clone(), backend.clone());
+        Some(Arc::new(Self { config, store, backend, cache: OnceCell::new() }))
     }
 
     async fn cache(&self) -> &TileCache {
-        self.cache.get_or_init(|| TileCache::open(&self.config, self.store.as_ref(), &self.clock)).await
+        let Backend { limits, clock, .. } = &self.backend;
+        self.cache.get_or_init(|| TileCache::open(&self.config, self.store.as_ref(), limits, clock)).await
+    }
+
+    /// Refreshes old tiles that are often asked for, until `stop` ends.
+    pub(crate) async fn work(self: Arc<Self>, stop: impl Future<Output = ()>) {
+        if let Some(worker) = self.cache().await.worker() {
+            worker.run(stop).await;
+        }
     }
 
     /// Opens the cache before anybody asks, and asks for one tile that GSI surely has: a mistyped origin says 404 to

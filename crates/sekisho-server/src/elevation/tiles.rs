@@ -1,12 +1,16 @@
 //! The cache of tiles: decoded in memory, as they came in Redis, and GSI behind both.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::Mutex;
+use sekisho::cache::refresh::{self, MemoryRefresh, Pace, Ranking, RedisNames, RedisRefresh, Refresh, Worker};
 use sekisho::cache::{
     Ages, Answer, Cache, Form, HttpClient, HttpOrigin, HttpTerms, Key, KeyPattern, Origin, OriginFuture, Policy,
     RedisStore, RedisTerms, Room, Shape, SharedStore, Terms, Tiers, Unanswered, UrlTemplate, Validators,
 };
 use sekisho::clock::Clock;
+use sekisho::limits::LimitStore;
 use sekisho::store::redis::{Options, Redis};
 use sekisho::{Invalid, cache::Failure};
 use sekisho_elevation::{Layer, MAX_TILE_BYTES, Pixel, Point, Tile, TileId};
@@ -21,6 +25,8 @@ const PATTERN: &str = "cycling:elevation:v1:data:{layer}:{z}:{x}:{y}";
 pub(super) struct TileCache {
     tiles: Tiered,
     seed: Option<SeedWriter>,
+    /// Until somebody lets it work.
+    worker: Mutex<Option<Worker<Decoded>>>,
 }
 
 pub(super) type Tiered = Cache<Decoded>;
@@ -46,21 +52,33 @@ impl TileCache {
     pub(super) async fn open(
         config: &ElevationConfig,
         store: Option<&SessionStoreConfig>,
+        limits: &Arc<dyn LimitStore>,
         clock: &Arc<dyn Clock>,
     ) -> Self {
-        let shared = match store {
-            Some(store) => open_redis(config, store, clock).await,
+        let redis = match store {
+            Some(store) => open_redis(store).await.map(|redis| (redis, store)),
             None => None,
         };
+        let shared = redis.as_ref().and_then(|(redis, store)| shared(config, redis, store, clock));
         let origin = TileOrigin::new(config).map(|origin| Arc::new(origin) as Arc<dyn Origin>);
         let origin = origin.unwrap_or_else(|invalid| Arc::new(Unusable(invalid)));
-        let tiers = Tiers { shared: shared.clone(), origin: Some(origin) };
+        let refresh = refreshing(redis.as_ref().map(|(redis, _)| redis), clock);
+        let tiers = Tiers { shared: shared.clone(), origin: Some(origin), refresh };
         let tiles = match Cache::new("elevation", Decoded, terms(config), tiers.clone(), Arc::clone(clock)) {
             Ok(tiles) => tiles,
             Err(invalid) => unreachable!("the configuration was checked: {invalid}"),
         };
         let seed = shared.filter(|_| config.compat).map(|store| SeedWriter::start(tiles.clone(), store, config));
-        Self { tiles, seed }
+        // One request a second of the whole fleet.
+        let pace = Pace::every(Duration::from_secs(1), "elevation", Arc::clone(limits));
+        let worker = pace.and_then(|pace| tiles.worker(pace));
+        let worker = worker.map_err(|invalid| tracing::error!(%invalid, "tiles are not refreshed")).ok();
+        Self { tiles, seed, worker: Mutex::new(worker) }
+    }
+
+    /// The one that refreshes, for the first who asks.
+    pub(super) fn worker(&self) -> Option<Worker<Decoded>> {
+        self.worker.lock().take()
     }
 
     pub(super) async fn get(&self, id: TileId) -> Result<Answer<Tile>, Unanswered> {
@@ -105,11 +123,7 @@ fn terms(config: &ElevationConfig) -> Terms {
 }
 
 /// On a connection of its own: a tile is a hundred kilobytes, and decisions must not wait behind it.
-async fn open_redis(
-    config: &ElevationConfig,
-    store: &SessionStoreConfig,
-    clock: &Arc<dyn Clock>,
-) -> Option<Arc<dyn SharedStore>> {
+async fn open_redis(store: &SessionStoreConfig) -> Option<Redis> {
     let complain = |reason: String| tracing::error!(store = %store.url, reason, "tiles are kept in memory only");
     let masked = |reason: String| reason.replace(store.url.expose(), &store.url.to_string());
     let started = Redis::start(store.url.expose(), Options { timeout: store.timeout, ..Options::default() }).await;
@@ -118,6 +132,31 @@ async fn open_redis(
         let reason = masked(error.to_string());
         tracing::warn!(store = %store.url, reason, "starting without the store of tiles; it is tried again");
     }
+    Some(redis)
+}
+
+/// Scores and queue stand where the seed's clients have theirs; the names in them are those of layers' tiles.
+fn refreshing(redis: Option<&Redis>, clock: &Arc<dyn Clock>) -> Option<Refresh> {
+    let (ranking, clock) = (Ranking::default(), Arc::clone(clock));
+    let store = match redis {
+        Some(redis) => {
+            let names = RedisNames {
+                rank: "cycling:elevation:v1:stats:rank".to_owned(),
+                queue: "cycling:elevation:v1:queue:refresh".to_owned(),
+            };
+            RedisRefresh::new(redis, names, ranking, clock).map(|store| Arc::new(store) as _)
+        }
+        None => MemoryRefresh::new(ranking, clock).map(|store| Arc::new(store) as _),
+    };
+    Some(Refresh { terms: refresh::Terms::default(), store: store.ok()? })
+}
+
+fn shared(
+    config: &ElevationConfig,
+    redis: &Redis,
+    store: &SessionStoreConfig,
+    clock: &Arc<dyn Clock>,
+) -> Option<Arc<dyn SharedStore>> {
     let terms = RedisTerms {
         prefix: PREFIX.to_owned(),
         shape: Shape::Hash,
@@ -126,8 +165,7 @@ async fn open_redis(
         soft_timeout: store.timeout.max(Terms::default().soft_timeout),
         hard_timeout: config.timeout,
     };
-    let opened = RedisStore::new(&redis, terms, Arc::clone(clock));
-    opened.map(|store| Arc::new(store) as _).map_err(|invalid| complain(invalid.to_string())).ok()
+    RedisStore::new(redis, terms, Arc::clone(clock)).map(|store| Arc::new(store) as _).ok()
 }
 
 /// GSI, or whoever serves tiles under the same names.

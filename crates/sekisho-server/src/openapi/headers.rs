@@ -12,7 +12,7 @@ pub(crate) fn etag() -> Value {
 }
 
 pub(crate) fn cache_status() -> Value {
-    json!({ "description": "Where the tiles came from (RFC 9211).", "required": true, "schema": { "type": "string" } })
+    json!({ "description": "Which tier answered, and for how long it is fresh (RFC 9211).", "required": true, "schema": { "type": "string" } })
 }
 
 pub(super) fn www_authenticate() -> Value {

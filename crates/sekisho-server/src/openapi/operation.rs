@@ -1,7 +1,9 @@
 //! One operation as the document describes it: what it takes, and every answer that can come.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
-use schemars::{JsonSchema, Schema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::Schemas;
@@ -82,6 +84,12 @@ impl Operation {
     pub(crate) fn asks_form<T: JsonSchema>(mut self, example: Value) -> Self {
         self.body = Some(("application/x-www-form-urlencoded", schema_of::<T>, example));
         self.fails(&[StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
+    }
+
+    /// Takes any bytes, whatever they are called.
+    pub(crate) fn asks_bytes(mut self) -> Self {
+        self.body = Some(("application/octet-stream", schema_of::<Bytes>, json!("any bytes")));
+        self.fails(&[StatusCode::BAD_REQUEST, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::UNSUPPORTED_MEDIA_TYPE])
     }
 
     pub(crate) fn always_closed(mut self) -> Self {
@@ -207,6 +215,12 @@ impl Answer {
         self
     }
 
+    /// As it is configured what its media type is called.
+    pub(crate) fn bytes(mut self) -> Self {
+        self.content = Some(("*/*", schema_of::<Bytes>, json!({})));
+        self
+    }
+
     pub(crate) fn header(mut self, name: &str, header: Value) -> Self {
         self.headers[name] = header;
         self
@@ -235,6 +249,23 @@ impl Answer {
             }
         }
         response
+    }
+}
+
+/// Any bytes.
+struct Bytes;
+
+impl JsonSchema for Bytes {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Bytes".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "binary" })
     }
 }
 

@@ -14,8 +14,12 @@ use super::{asked, assert_metres, at, half_surveyed, slope};
 const PLACE: &str = "/v1/elevation?lat=35.1&lon=138.5001";
 
 fn on(tiles: &TileServer, redis: &RedisServer, more: &str) -> TestServer {
+    for_days("30", tiles, redis, more)
+}
+
+fn for_days(days: &str, tiles: &TileServer, redis: &RedisServer, more: &str) -> TestServer {
     let url = redis.url();
-    let environment = Environment::from([("REDIS_URL", url.as_str()), ("ELEVATION_CACHE_TTL_DAYS", "30")]);
+    let environment = Environment::from([("REDIS_URL", url.as_str()), ("ELEVATION_CACHE_TTL_DAYS", days)]);
     let config = Config::parse("test.yaml", &super::config(tiles, more)).unwrap();
     let mut config = config.with_environment(&environment).unwrap();
     // A busy machine is no outage.
@@ -92,4 +96,24 @@ fn without_redis_heights_are_told_all_the_same() {
     redis.kill9();
     assert_metres(&server.get("/v1/elevation?lat=35.1&lon=138.3").expect(200)["elevation"], 500.0);
     assert_metres(&server.get("/v1/elevation?lat=35.1&lon=138.2").expect(200)["elevation"], 400.0);
+}
+
+#[test]
+fn an_old_tile_that_is_often_asked_for_is_refreshed() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    for_days("365", &tiles, &redis, ", compat: off").get(PLACE).expect(200);
+    let (x, y) = tile();
+    let (name, now) = (format!("dem5a:15:{x}:{y}"), redis.command(&["TIME"]).items()[0].text());
+    let key = format!("cycling:elevation:v1:data:{name}");
+    let long_ago = (now.parse::<u64>().unwrap() - 100 * 86_400).to_string();
+    redis.command(&["HSET", &key, "updated_at", &long_ago]);
+    redis.command(&["ZADD", "cycling:elevation:v1:stats:rank", "50", &name]);
+    tiles.served();
+    let server = for_days("365", &tiles, &redis, ", compat: off");
+    let reply = server.get(PLACE);
+    assert!(reply.header("cache-status").contains("origin=0"), "{:?}", reply.headers);
+    let renewed = poll_until(Duration::from_secs(60), || text(&redis, &key, "updated_at").filter(|at| *at != long_ago));
+    assert!(renewed.is_some_and(|at| at >= now), "it is as old as before");
+    let asked: Vec<_> = asked(&tiles).into_iter().map(|served| (served.path, served.status)).collect();
+    assert_eq!(asked, [(format!("/xyz/dem5a_png/15/{x}/{y}.png"), 304)]);
 }

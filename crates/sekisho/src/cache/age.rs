@@ -48,22 +48,27 @@ pub enum Verdict {
 pub fn judge(ages: &Ages, key: &Key, kind: Kind, age: Duration) -> Verdict {
     match kind {
         Kind::Missing if ages.missing_for.is_some_and(|limit| age < limit) => Verdict::Fresh,
-        Kind::Value if age < fresh_for(ages, key) => Verdict::Fresh,
+        Kind::Value if age < ages.fresh_for(key) => Verdict::Fresh,
         Kind::Value if age < ages.keep_for => Verdict::Stale,
         _ => Verdict::Dead,
     }
 }
 
 /// With this key's share of the jitter, which is the same in every process.
-fn fresh_for(ages: &Ages, key: &Key) -> Duration {
-    let Some(limit) = ages.fresh_for else { return ages.keep_for };
-    let span = f64::from(ages.jitter_percent) / 100.0;
+pub(super) fn jittered(limit: Duration, percent: u8, key: &Key) -> Duration {
+    let span = f64::from(percent.min(100)) / 100.0;
     // The lowest 32 bits as a fraction of 2^32: from -1 up to 1.
     let place = f64::from(key.hash() as u32) / f64::from(u32::MAX) * 2.0 - 1.0;
-    limit.mul_f64(1.0 + span * place).min(ages.keep_for)
+    limit.mul_f64(1.0 + span * place)
 }
 
 impl Ages {
+    /// How long a value of this key is fresh.
+    pub fn fresh_for(&self, key: &Key) -> Duration {
+        let Some(limit) = self.fresh_for else { return self.keep_for };
+        jittered(limit, self.jitter_percent, key).min(self.keep_for)
+    }
+
     pub(super) fn check(&self) -> Result<(), Invalid> {
         let longest = Duration::from_secs(100 * 365 * 86_400);
         if self.keep_for < Duration::from_secs(1) || self.keep_for > longest {
@@ -123,7 +128,7 @@ mod tests {
 
     #[test]
     fn keys_loaded_together_do_not_become_stale_together() {
-        let mut limits: Vec<_> = (0..1_000).map(|n| fresh_for(&ages(10), &key(&format!("15:{n}:7")))).collect();
+        let mut limits: Vec<_> = (0..1_000).map(|n| ages(10).fresh_for(&key(&format!("15:{n}:7")))).collect();
         limits.sort();
         assert!(limits[0] >= secs(90) && limits[999] <= secs(110), "{:?} {:?}", limits[0], limits[999]);
         let tenths: Vec<_> = (90..110)

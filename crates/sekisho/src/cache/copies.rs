@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::key::Key;
 use super::l1::{L1, Room, Weighed};
 use super::origin::Validators;
+use super::refresh::Hits;
 use super::store::{Follower, Following};
 use crate::clock::{Reader, micros};
 
@@ -27,6 +28,7 @@ pub(super) struct Held<T> {
     pub(super) kept_at: u64,
     pub(super) epoch: u64,
     pub(super) bytes: u64,
+    pub(super) hits: Hits,
 }
 
 impl<T> Weighed for Held<T> {
@@ -157,7 +159,8 @@ mod tests {
 
     fn held(mark: Mark, kept_at: u64) -> Arc<Held<u8>> {
         let validators = Validators::default();
-        Arc::new(Held { value: Some(Arc::new(7)), validators, born: 0, kept_at, epoch: mark.epoch, bytes: 1 })
+        let (born, bytes, hits) = (0, 1, Hits::default());
+        Arc::new(Held { value: Some(Arc::new(7)), validators, born, kept_at, epoch: mark.epoch, bytes, hits })
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout_at;
 
 use super::age::{Kind, Verdict, judge};
@@ -13,6 +13,7 @@ use super::form::Form;
 use super::health::Health;
 use super::key::Key;
 use super::origin::{Failure, Fetched, Origin, Validators};
+use super::refresh::{Counts, Hits, Refresh};
 use super::store::{Follower, Following, SharedStore};
 use super::terms::Terms;
 use crate::clock::{Clock, Reader, micros};
@@ -32,6 +33,8 @@ pub(super) struct Inner<F: Form> {
     pub(super) permits: Semaphore,
     pub(super) clock: Arc<Reader>,
     flights: Arc<Flights<Landed<F::Value>, Unanswered>>,
+    /// Counting goes on until the other part is dropped.
+    counts: Option<(Arc<Counts>, oneshot::Sender<()>)>,
 }
 
 /// The second tier, and what is known of it.
@@ -43,11 +46,13 @@ pub(super) struct Shared {
     following: Option<Box<dyn Following>>,
 }
 
-/// What a cache is made of. Without a shared store it is this process's alone; without an origin it has what is put.
+/// What a cache is made of. Without a shared store it is this process's alone; without an origin it has what is put; without
+/// refresh nothing is counted, and a value is fetched again only when somebody asks for it and it is no longer fresh.
 #[derive(Debug, Clone, Default)]
 pub struct Tiers {
     pub shared: Option<Arc<dyn SharedStore>>,
     pub origin: Option<Arc<dyn Origin>>,
+    pub refresh: Option<Refresh>,
 }
 
 /// What was asked for, where it came from and how good it is.
@@ -61,7 +66,8 @@ pub struct Answer<T> {
     pub freshness: Freshness,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Tier {
     /// This process's memory.
     Memory,
@@ -108,9 +114,13 @@ pub(super) struct Landed<T> {
 }
 
 impl<F: Form> Cache<F> {
-    /// `name` is for logs. With a shared store it follows that store's changes from now on, on this runtime.
+    /// `name` is for logs. With a shared store it follows that store's changes from now on, on this runtime, and with a refresh
+    /// it counts there.
     pub fn new(name: &str, form: F, terms: Terms, tiers: Tiers, clock: Arc<dyn Clock>) -> Result<Self, Invalid> {
         terms.check()?;
+        if let Some(refresh) = &tiers.refresh {
+            refresh.terms.check().map_err(|invalid| invalid.within("refresh"))?;
+        }
         let clock = Arc::new(Reader::of(clock));
         let copies = Arc::new(Copies::new(terms.room, Arc::clone(&clock)));
         let shared = tiers.shared.map(|store| {
@@ -120,7 +130,9 @@ impl<F: Form> Cache<F> {
             Shared { store, reads, writes, following }
         });
         let (permits, flights) = (Semaphore::new(terms.concurrency), Arc::new(Flights::new()));
-        let inner = Inner { form, terms, copies, shared, origin: tiers.origin, permits, clock, flights };
+        let has_origin = tiers.origin.is_some();
+        let counts = tiers.refresh.map(|refresh| Counts::start(name, refresh, has_origin, Arc::clone(&clock)));
+        let inner = Inner { form, terms, copies, shared, origin: tiers.origin, permits, clock, flights, counts };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -131,7 +143,7 @@ impl<F: Form> Cache<F> {
         let held = inner.copies.get(key);
         let verdict = held.as_ref().map_or(Verdict::Dead, |held| inner.judge(key, held, now));
         if let Some(held) = held.as_ref().filter(|held| verdict == Verdict::Fresh && inner.is_believed(held, now)) {
-            return Ok(inner.answer(held, Tier::Memory, Freshness::Fresh, now));
+            return Ok(inner.answer(key, held, Tier::Memory, Freshness::Fresh, now));
         }
         // It may stand in as long as the shared store says nothing else.
         let own = held.filter(|held| verdict != Verdict::Dead && held.value.is_some());
@@ -144,16 +156,16 @@ impl<F: Form> Cache<F> {
             Ok(result) => result,
             Err(_) => {
                 if let Some(spare) = spare(&watch, own.as_ref()) {
-                    return Ok(inner.answer(&spare.held, spare.tier, Freshness::StaleForNow, inner.clock.now()));
+                    return Ok(inner.answer(key, &spare.held, spare.tier, Freshness::StaleForNow, inner.clock.now()));
                 }
                 landing(&mut watch).await
             }
         };
         let now = inner.clock.now();
         match result {
-            Ok(landed) => Ok(inner.answer(&landed.held, landed.tier, Freshness::Fresh, now)),
+            Ok(landed) => Ok(inner.answer(key, &landed.held, landed.tier, Freshness::Fresh, now)),
             Err(why) => match spare(&watch, own.as_ref()) {
-                Some(spare) => Ok(inner.answer(&spare.held, spare.tier, Freshness::StaleOnError(why), now)),
+                Some(spare) => Ok(inner.answer(key, &spare.held, spare.tier, Freshness::StaleOnError(why), now)),
                 None => Err(why),
             },
         }
@@ -229,8 +241,12 @@ impl<F: Form> Inner<F> {
         judge(&self.terms.ages, key, kind, Duration::from_micros(now.saturating_sub(held.born)))
     }
 
+    pub(super) fn counts(&self) -> Option<&Counts> {
+        self.counts.as_ref().map(|(counts, _)| &**counts)
+    }
+
     /// Without a shared store nobody else can have changed anything.
-    fn is_believed(&self, held: &Held<F::Value>, now: u64) -> bool {
+    pub(super) fn is_believed(&self, held: &Held<F::Value>, now: u64) -> bool {
         let belief = Belief { max_age: self.terms.max_age, alone_for: self.terms.alone_for };
         match &self.shared {
             None => true,
@@ -254,10 +270,17 @@ impl<F: Form> Inner<F> {
         let beside = size_of::<Held<F::Value>>() + text(&validators.etag) + text(&validators.last_modified);
         let bytes = (value.as_ref().map_or(0, |value| self.form.weight(value)) + beside) as u64;
         let born = now.saturating_sub(micros(age));
-        Arc::new(Held { value: value.map(Arc::new), validators, born, kept_at: now, epoch: mark.epoch, bytes })
+        let (value, hits) = (value.map(Arc::new), Hits::default());
+        Arc::new(Held { value, validators, born, kept_at: now, epoch: mark.epoch, bytes, hits })
     }
 
-    fn answer(&self, held: &Held<F::Value>, tier: Tier, freshness: Freshness, now: u64) -> Answer<F::Value> {
+    fn answer(&self, key: &Key, held: &Held<F::Value>, tier: Tier, freshness: Freshness, now: u64) -> Answer<F::Value> {
+        // Names of nothing are not counted: anybody could make up any number of them.
+        if let Some((counts, _)) = &self.counts
+            && held.value.is_some()
+        {
+            counts.saw(key, &held.hits, held.born);
+        }
         let age = Duration::from_micros(now.saturating_sub(held.born));
         Answer { value: held.value.clone(), tier, age, freshness }
     }

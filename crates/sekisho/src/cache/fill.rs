@@ -12,6 +12,7 @@ use super::flight::Pilot;
 use super::form::Form;
 use super::key::Key;
 use super::origin::{Failure, Fetched, Reply, Validators};
+use super::refresh::Hits;
 use super::store::{End, Found, Lease, Look, Token};
 
 /// Pauses of those who wait for another process: they double up to the longest.
@@ -118,18 +119,7 @@ impl<F: Form> Inner<F> {
     ) -> Option<Result<F::Value>> {
         let mark = self.copies.mark(key);
         let validators = known.as_ref().map(|known| known.held.validators.clone()).unwrap_or_default();
-        let fetched = {
-            let mut fetch = std::pin::pin!(self.ask_origin(key, &validators));
-            loop {
-                tokio::select! {
-                    fetched = &mut fetch => break fetched,
-                    () = sleep(self.terms.lease / 3) => {
-                        let renewal = shared.store.renew(key, token, self.terms.lease);
-                        let _ = shared.writes.ask(&self.clock, renewal).await;
-                    }
-                }
-            }
-        };
+        let fetched = self.ask_leading(shared, key, token, &validators).await;
         let ttl = self.terms.ages.keep_for;
         let (result, bytes, is_new) = match (fetched, known) {
             (Ok(Reply::NotModified), Some(known)) => {
@@ -168,8 +158,28 @@ impl<F: Form> Inner<F> {
         }
     }
 
+    /// Asks the origin, and keeps the lease meanwhile.
+    pub(super) async fn ask_leading(
+        &self,
+        shared: &Shared,
+        key: &Key,
+        token: &Token,
+        known: &Validators,
+    ) -> std::result::Result<Reply, Unanswered> {
+        let mut fetch = std::pin::pin!(self.ask_origin(key, known));
+        loop {
+            tokio::select! {
+                fetched = &mut fetch => return fetched,
+                () = sleep(self.terms.lease / 3) => {
+                    let renewal = shared.store.renew(key, token, self.terms.lease);
+                    let _ = shared.writes.ask(&self.clock, renewal).await;
+                }
+            }
+        }
+    }
+
     /// For this process alone: there is no shared store, or it does not answer.
-    async fn fetch_alone(&self, key: &Key, own: Option<Arc<Held<F::Value>>>) -> Result<F::Value> {
+    pub(super) async fn fetch_alone(&self, key: &Key, own: Option<Arc<Held<F::Value>>>) -> Result<F::Value> {
         let mark = self.copies.mark(key);
         let validators = own.as_ref().map(|own| own.validators.clone()).unwrap_or_default();
         let held = if self.origin.is_none() {
@@ -203,7 +213,7 @@ impl<F: Form> Inner<F> {
     }
 
     /// `None`: there is nothing.
-    fn read(&self, reply: Reply) -> std::result::Result<Option<(F::Value, Fetched)>, Unanswered> {
+    pub(super) fn read(&self, reply: Reply) -> std::result::Result<Option<(F::Value, Fetched)>, Unanswered> {
         let failed = |reason: String| Unanswered::Failed(Failure::new(reason));
         match reply {
             Reply::Missing => Ok(None),
@@ -220,8 +230,8 @@ impl<F: Form> Inner<F> {
     /// The same value, as if it had come now.
     fn renewed(&self, held: &Held<F::Value>, mark: Mark) -> Arc<Held<F::Value>> {
         let now = self.clock.now();
-        let (value, validators) = (held.value.clone(), held.validators.clone());
-        Arc::new(Held { value, validators, born: now, kept_at: now, epoch: mark.epoch, bytes: held.bytes })
+        let (value, validators, hits) = (held.value.clone(), held.validators.clone(), Hits::default());
+        Arc::new(Held { value, validators, born: now, kept_at: now, epoch: mark.epoch, bytes: held.bytes, hits })
     }
 
     fn share(&self, why: &Unanswered) -> Duration {

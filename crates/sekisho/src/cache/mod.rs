@@ -37,6 +37,7 @@ mod origin;
 mod pattern;
 #[cfg(feature = "redis")]
 mod redis;
+pub mod refresh;
 mod store;
 mod terms;
 

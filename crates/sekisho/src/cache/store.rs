@@ -22,6 +22,11 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Se
 pub trait SharedStore: fmt::Debug + Send + Sync + 'static {
     fn look<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Look>;
 
+    /// As a look, but without the content where the store can renew a value without being given it once more.
+    fn glance<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Look> {
+        self.look(key)
+    }
+
     /// `seen` is the print of the last look.
     fn lease<'a>(&'a self, key: &'a Key, token: &'a Token, seen: &'a Print, ttl: Duration) -> StoreFuture<'a, Lease>;
 

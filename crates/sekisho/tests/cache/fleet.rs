@@ -172,7 +172,7 @@ async fn a_late_fill_does_not_overwrite_what_an_older_client_wrote() {
 #[tokio::test]
 async fn in_one_process_too_a_late_fetch_is_not_kept() {
     let origin = TestOrigin::counting();
-    let tiers = sekisho::cache::Tiers { shared: None, origin: Some(Arc::clone(&origin) as _) };
+    let tiers = sekisho::cache::Tiers { origin: Some(Arc::clone(&origin) as _), ..sekisho::cache::Tiers::default() };
     let clock = Arc::new(sekisho::clock::WallClock::new());
     let cache = Cache::new("alone", Raw, terms(), tiers, clock).unwrap();
     origin.shut();

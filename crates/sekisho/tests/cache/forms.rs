@@ -132,7 +132,7 @@ async fn a_corrupt_value_is_a_miss_and_goes() {
     let (prefix, keep_for) = (PREFIX.to_owned(), terms().ages.keep_for);
     let on = RedisTerms { prefix, shape: Shape::Hash, keep_for, soft_timeout, hard_timeout };
     let store = RedisStore::new(&redis, on, Arc::clone(&clock)).unwrap();
-    let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::clone(&origin) as _) };
+    let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::clone(&origin) as _), ..Tiers::default() };
     let picky = Cache::new("picky", Picky, terms(), tiers, clock).unwrap();
     let now = server.command(&["TIME"]).items()[0].text();
     server.command(&["HSET", &entry("e"), "content", "!", "updated_at", &now]).expect_success();

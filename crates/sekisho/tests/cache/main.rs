@@ -136,7 +136,7 @@ pub(crate) async fn instance_of(
     let keep_for = terms.ages.keep_for;
     let on = RedisTerms { prefix: PREFIX.to_owned(), shape, keep_for, soft_timeout, hard_timeout: soft_timeout };
     let store = RedisStore::new(&redis, on, Arc::clone(&clock)).unwrap();
-    let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::clone(origin) as _) };
+    let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::clone(origin) as _), ..Tiers::default() };
     let cache = Cache::new("test", Raw, terms, tiers, clock).unwrap();
     until("it follows", async || cache.is_following()).await;
     cache

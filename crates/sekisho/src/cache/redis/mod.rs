@@ -9,7 +9,7 @@
 //! Every operation is one script call in one slot.
 
 mod json;
-mod reply;
+pub(super) mod reply;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -105,8 +105,9 @@ impl RedisStore {
         Reply::of(reply)
     }
 
-    async fn look_at(&self, key: &Key) -> Result<Look, Error> {
-        let mut reply = self.run(&self.soft, "look", key, &[]).await?;
+    /// `op` is `look`, or `glance` for as much of it as is needed to ask the origin again.
+    async fn look_at(&self, key: &Key, op: &str) -> Result<Look, Error> {
+        let mut reply = self.run(&self.soft, op, key, &[]).await?;
         let now = reply.next_number()?.ok_or_else(|| reply::odd("no time"))?;
         let (left, print) = (reply.next_int()?, Print(reply.next_bytes()?.unwrap_or_default()));
         let (lease, content) = (reply.next_bytes()?, reply.next_bytes()?);
@@ -207,7 +208,11 @@ impl RedisStore {
 
 impl SharedStore for RedisStore {
     fn look<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Look> {
-        Box::pin(self.look_at(key))
+        Box::pin(self.look_at(key, "look"))
+    }
+
+    fn glance<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Look> {
+        Box::pin(self.look_at(key, "glance"))
     }
 
     fn lease<'a>(&'a self, key: &'a Key, token: &'a Token, seen: &'a Print, ttl: Duration) -> StoreFuture<'a, Lease> {
@@ -296,6 +301,6 @@ fn millis(duration: Duration) -> Vec<u8> {
     duration.as_millis().max(1).to_string().into_bytes()
 }
 
-fn failed(error: &RedisError) -> Error {
+pub(super) fn failed(error: &RedisError) -> Error {
     Error::Unavailable { reason: error.to_string(), may_have_run: error.may_have_run() }
 }

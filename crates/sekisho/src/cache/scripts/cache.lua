@@ -93,6 +93,14 @@ function ops.look(form, entry, lease, a, now)
   return { now, call('PTTL', entry), form.print(entry), call('GET', lease), v[1], v[2], v[3], v[4] }
 end
 
+-- The same, but of a hash that has content not the content itself: it can be long, and a touch does without it.
+function ops.glance(form, entry, lease, a, now)
+  if form ~= forms.hash then return ops.look(form, entry, lease, a, now) end
+  local v = call('HMGET', entry, 'updated_at', 'etag', 'last_modified')
+  local content = call('HEXISTS', entry, 'content') == 1 and ''
+  return { now, call('PTTL', entry), form.print(entry), call('GET', lease), content, v[1], v[2], v[3] }
+end
+
 -- token, ms, print that was seen → 'lead' · 'led' · 'failed' note ms · 'changed'
 function ops.lease(form, entry, lease, a)
   local token, ttl, seen = ARGV[a], ARGV[a + 1], ARGV[a + 2]

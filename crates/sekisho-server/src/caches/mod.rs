@@ -1,0 +1,157 @@
+//! The caches of the configuration: what each is made of, and what is counted of it.
+
+mod form;
+mod meters;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::HeaderValue;
+use parking_lot::Mutex;
+use sekisho::Error;
+use sekisho::backend::Backend;
+use sekisho::cache::refresh::{MemoryRefresh, Pace, RedisRefresh, Refresh, RefreshStore, Worker};
+use sekisho::cache::{
+    Answer, Cache, Fetched, HttpClient, HttpOrigin, HttpTerms, Kept, Key, Origin, RedisStore, RedisTerms, SharedStore,
+    Tiers, Unanswered,
+};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::config::{CacheConfig, OriginConfig};
+use crate::metrics::Metrics;
+use crate::start::StartError;
+pub(crate) use form::Content;
+use meters::Meters;
+pub(crate) use meters::tier_name;
+
+/// No writing to the shared store takes longer.
+const WRITING: Duration = Duration::from_secs(2);
+
+/// All caches by name. They live as long as the server: another configuration does not change them.
+#[derive(Debug, Default)]
+pub(crate) struct Caches(BTreeMap<String, Named>);
+
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) config: CacheConfig,
+    pub(crate) cache: Cache<Content>,
+    pub(crate) is_shared: bool,
+    meters: Meters,
+    /// Until it is set to work.
+    worker: Mutex<Option<Worker<Content>>>,
+}
+
+impl Caches {
+    pub(crate) fn open(configs: &[CacheConfig], backend: &Backend, metrics: &Metrics) -> Result<Self, StartError> {
+        // Connections to origins are shared by all of them.
+        let client = HttpClient::new(HttpTerms::default());
+        let named = |config: &CacheConfig| {
+            let opened = Named::open(config, backend, &client, metrics);
+            let unusable = |reason| StartError::Cache { name: config.name.clone(), reason };
+            Ok((config.name.clone(), opened.map_err(unusable)?))
+        };
+        configs.iter().map(named).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Named> {
+        self.0.get(name)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Named> {
+        self.0.values()
+    }
+
+    /// Refreshes until `stop` is told. Requests that are out then are waited for, and all else goes back to its queue.
+    pub(crate) fn work(&self, stop: &watch::Receiver<bool>) -> JoinSet<()> {
+        let mut workers = JoinSet::new();
+        for worker in self.all().filter_map(|named| named.worker.lock().take()) {
+            let mut stop = stop.clone();
+            workers.spawn(worker.run(async move { drop(stop.wait_for(|is_told| *is_told).await) }));
+        }
+        workers
+    }
+
+    /// What is read off when somebody looks.
+    pub(crate) fn report(&self) {
+        self.all().for_each(|named| named.meters.report(&named.cache));
+    }
+}
+
+impl Named {
+    fn open(config: &CacheConfig, backend: &Backend, client: &HttpClient, metrics: &Metrics) -> Result<Self, String> {
+        let invalid = |invalid: sekisho::Invalid| invalid.to_string();
+        let shared: Option<Arc<dyn SharedStore>> = match backend.caches.get(&config.name) {
+            None => None,
+            Some(redis) => {
+                let terms = RedisTerms {
+                    prefix: config.key.prefix().to_owned(),
+                    shape: config.shape,
+                    keep_for: config.terms.ages.keep_for,
+                    soft_timeout: config.timeout,
+                    hard_timeout: WRITING,
+                };
+                Some(Arc::new(RedisStore::new(redis, terms, Arc::clone(&backend.clock)).map_err(invalid)?))
+            }
+        };
+        let is_shared = shared.is_some();
+        let tiers = Tiers { shared, origin: origin(config, client)?, refresh: refresh(config, backend)? };
+        let form = Content::new(config.shape);
+        let cache = Cache::new(&config.name, form, config.terms, tiers, Arc::clone(&backend.clock)).map_err(invalid)?;
+        let meters = metrics.collect(|| Meters::new(&config.name));
+        let worker = match &config.refresh {
+            None => None,
+            Some(refresh) => {
+                let pace = Pace::every(refresh.interval, &config.name, Arc::clone(&backend.limits)).map_err(invalid)?;
+                Some(cache.worker(pace).map_err(invalid)?)
+            }
+        };
+        Ok(Self { config: config.clone(), cache, is_shared, meters, worker: Mutex::new(worker) })
+    }
+
+    pub(crate) async fn get(&self, key: &Key) -> Result<Answer<axum::body::Bytes>, Unanswered> {
+        let begin = Instant::now();
+        let answer = self.cache.get(key).await;
+        self.meters.answered(&answer, begin.elapsed());
+        answer
+    }
+
+    pub(crate) async fn put(&self, key: &Key, content: Vec<u8>) -> Result<Kept, Error> {
+        self.cache.put(key, Fetched::from(content)).await
+    }
+}
+
+fn refresh(config: &CacheConfig, backend: &Backend) -> Result<Option<Refresh>, String> {
+    let Some(refresh) = &config.refresh else { return Ok(None) };
+    let (ranking, clock) = (refresh.ranking, Arc::clone(&backend.clock));
+    let store: Result<Arc<dyn RefreshStore>, _> = match backend.caches.get(&config.name) {
+        Some(redis) => {
+            RedisRefresh::new(redis, refresh.names.clone(), ranking, clock).map(|store| Arc::new(store) as _)
+        }
+        None => MemoryRefresh::new(ranking, clock).map(|store| Arc::new(store) as _),
+    };
+    let store = store.map_err(|invalid| invalid.to_string())?;
+    Ok(Some(Refresh { terms: refresh.terms, store }))
+}
+
+fn origin(config: &CacheConfig, client: &HttpClient) -> Result<Option<Arc<dyn Origin>>, String> {
+    let (url, redirects, secret) = match &config.origin {
+        OriginConfig::None => return Ok(None),
+        OriginConfig::Http { url, redirects, secret } => (url, redirects, secret),
+    };
+    if url.is_https() {
+        client.check_tls()?;
+    }
+    let client = client.under(config.http_terms(*redirects));
+    let mut origin = HttpOrigin::new(client, config.key.clone(), url.clone()).map_err(|invalid| invalid.to_string())?;
+    if let Some(secret) = secret {
+        let variable = &secret.variable;
+        let value = secret.value.as_ref().ok_or_else(|| format!("the environment variable {variable} is not set"))?;
+        let value = HeaderValue::from_str(value.expose());
+        let value = value.map_err(|_| format!("the environment variable {variable} holds what no header may hold"))?;
+        origin = origin.with_header(secret.header.clone(), value);
+    }
+    Ok(Some(Arc::new(origin)))
+}

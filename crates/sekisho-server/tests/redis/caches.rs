@@ -1,0 +1,266 @@
+//! Caches over the API: tiers, origins over HTTP that behave and that do not, and a Redis that goes away.
+
+use std::io::Write as _;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sekisho_server::config::Config;
+use sekisho_testkit::RedisServer;
+use serde_json::json;
+
+use crate::support::origin::Origin;
+use crate::support::upstream::Upstream;
+use crate::support::{Reply, TestServer, until};
+
+/// A second for Redis, so that a busy machine is no outage.
+fn tiles(origin: &str, more: &str) -> String {
+    let head = "tiles: { key: \"t:{z}:{x}\", content_type: image/png, store: { timeout: 10s }";
+    format!("caches:\n  {head}, origin: {{ http: \"{origin}\", soft_timeout: 10s }}{more} }}\n")
+}
+
+fn on_redis(redis: &RedisServer, caches: &str) -> TestServer {
+    let config = format!("store: {{ url: \"{}\", timeout: 10s }}\n{caches}", redis.url());
+    TestServer::on_its_store(Config::parse("test.yaml", &config).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn tier(reply: &Reply) -> &str {
+    reply.header("cache-status").rsplit("detail=").next().unwrap()
+}
+
+fn put(server: &TestServer, path: &str, body: &str) -> Reply {
+    server.send("PUT", path, &[("content-type", "application/octet-stream")], body.to_owned())
+}
+
+fn delete(server: &TestServer, path: &str) -> Reply {
+    server.send("DELETE", path, &[], String::new())
+}
+
+#[test]
+fn a_value_comes_from_the_nearest_tier() {
+    let (redis, upstream) = (RedisServer::start(), Upstream::start());
+    let config = tiles(&format!("http://{}/xyz/{{z}}/{{x}}.png", upstream.address), "");
+    let (first, second) = (on_redis(&redis, &config), on_redis(&redis, &config));
+    let reply = first.get("/v1/caches/tiles/15/29109");
+    assert_eq!((reply.status, reply.text.as_str(), tier(&reply)), (200, "echo", "origin"));
+    assert_eq!((reply.header("content-type"), reply.header("age")), ("image/png", "0"));
+    let status = reply.header("cache-status");
+    assert!(status.starts_with("sekisho; fwd=miss; stored; ttl=31536000"), "{status}");
+    let reply = second.get("/v1/caches/tiles/15/29109");
+    assert_eq!((reply.text.as_str(), tier(&reply)), ("echo", "l2"));
+    assert!(reply.header("cache-status").starts_with("sekisho; hit; ttl="), "{reply:?}");
+    until(|| tier(&second.get("/v1/caches/tiles/15/29109")) == "l1");
+    let seen = upstream.seen();
+    assert_eq!(seen.len(), 1, "{seen:?}");
+    assert_eq!(seen[0]["path"], "/xyz/15/29109.png");
+    assert_eq!(redis.command(&["HGET", "t:15:29109", "content"]).text(), "echo");
+    let metrics = second.get("/metrics").text;
+    for line in [
+        "sekisho_cache_requests_total{cache=\"tiles\",tier=\"l2\",result=\"fresh\"} 1",
+        "sekisho_cache_entries{cache=\"tiles\"} 1",
+        "sekisho_cache_shared_up{cache=\"tiles\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    let list = second.get("/v1/caches").expect(200);
+    let expected = json!({
+        "name": "tiles", "key": "t:{z}:{x}", "parts": ["z", "x"], "l2": "hash", "origin": "http",
+        "ttl_seconds": 31_536_000, "fresh_seconds": 31_536_000, "entries": 1, "shared": "up",
+    });
+    assert_eq!(list["caches"], json!([expected]));
+}
+
+#[test]
+fn what_is_put_is_everywhere_and_what_is_removed_nowhere() {
+    let redis = RedisServer::start();
+    let config = "caches: { plain: { key: \"p:{id}\", store: { timeout: 10s } } }";
+    let (first, second) = (on_redis(&redis, config), on_redis(&redis, config));
+    assert_eq!(first.get("/v1/caches/plain/a").status, 404);
+    assert_eq!(put(&first, "/v1/caches/plain/a", "one").expect(200), json!({ "kept": "everywhere" }));
+    assert_eq!(second.get("/v1/caches/plain/a").text, "one");
+    put(&second, "/v1/caches/plain/a", "two").expect(200);
+    until(|| first.get("/v1/caches/plain/a").text == "two");
+    assert_eq!(delete(&first, "/v1/caches/plain/a").expect(200), json!({ "removed": "everywhere" }));
+    until(|| second.get("/v1/caches/plain/a").status == 404);
+    assert_eq!(redis.command(&["EXISTS", "p:a"]).int(), 0);
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_by_name() {
+    let server = TestServer::start(
+        "caches: { plain: { key: \"p:{a}:{b}\", max_bytes: 8B }, objects: { key: \"o:{id}\", l2: json } }",
+    );
+    let missing = server.get("/v1/caches/plan/a/b").expect(404);
+    assert_eq!(missing["detail"], "unknown cache `plan`; did you mean `plain`?");
+    for path in [
+        "/v1/caches/plain/a",
+        "/v1/caches/plain/a/b/c",
+        "/v1/caches/plain/a/..",
+        "/v1/caches/plain/a%3Ab/c",
+        "/v1/caches/plain//b",
+    ] {
+        let refused = server.get(path).expect(400);
+        assert_eq!(refused["type"], "urn:sekisho:problem:invalid-input", "{path}: {refused}");
+    }
+    let put_long = put(&server, "/v1/caches/plain/a/b", "more than eight");
+    assert_eq!(put_long.status, 413, "{}", put_long.text);
+    put(&server, "/v1/caches/objects/a", "[1]").expect(400);
+    let kept = put(&server, "/v1/caches/objects/a", "{\"a\": 1}").expect(200);
+    assert_eq!(kept, json!({ "kept": "here_only", "detail": "this cache has no shared store" }));
+    let object = server.get("/v1/caches/objects/a");
+    assert_eq!((object.text.as_str(), object.header("content-type")), ("{\"a\": 1}", "application/json"));
+    assert_eq!(server.post("/v1/caches/plain/a/b", "").status, 405);
+    assert_eq!(server.get("/v1/caches/plain/a/b/refresh").header("allow"), "POST");
+    let refused = server.post("/v1/caches/plain/a/b/refresh", "").expect(400);
+    assert_eq!(refused["field"], "refresh", "{refused}");
+    // A part may be called as what else there is.
+    put(&server, "/v1/caches/plain/a/explain", "mine").expect(200);
+    assert_eq!(server.get("/v1/caches/plain/a/explain").text, "mine");
+}
+
+#[test]
+fn an_origin_that_fails_is_told_apart_from_one_that_has_nothing() {
+    let upstream = Upstream::start();
+    let server = TestServer::start(&format!(
+        "caches: {{ s: {{ key: \"s:{{code}}\", origin: {{ http: \"http://{}/status/{{code}}\" }} }} }}",
+        upstream.address
+    ));
+    for (code, status) in [(200, 200), (404, 404), (410, 404), (500, 502), (503, 502), (429, 502), (302, 502)] {
+        assert_eq!(server.get(&format!("/v1/caches/s/{code}")).status, status, "{code}");
+    }
+    let failed = server.get("/v1/caches/s/500").expect(502);
+    assert_eq!(failed["detail"], "the origin failed: 127.0.0.1 answered 500");
+    let metrics = server.get("/metrics").text;
+    assert!(
+        metrics.contains("sekisho_cache_requests_total{cache=\"s\",tier=\"none\",result=\"failed\"} 5"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn whatever_an_origin_does_the_answer_comes_and_is_short() {
+    let endless = |stream: &mut std::net::TcpStream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+        while stream.write_all(b"10\r\n0123456789abcdef\r\n").is_ok() {}
+        false
+    };
+    let busy = b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n";
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let origins = [
+        ("endless", Origin::start(endless).address),
+        ("garbage", Origin::saying(b"\x00\x01 garbage\r\n\r\n").address),
+        ("busy", Origin::saying(busy).address),
+        ("silent", silent.local_addr().unwrap()),
+    ];
+    let mut config = "caches:\n".to_owned();
+    for (name, address) in origins {
+        let timeout = if name == "silent" { "100ms" } else { "10s" };
+        config += &format!(
+            "  {name}: {{ key: \"{name}:{{id}}\", max_bytes: 1MiB, origin: {{ http: \"http://{address}/{{id}}\", timeout: {timeout} }} }}\n"
+        );
+    }
+    let server = TestServer::start(&config);
+    for (name, status, detail) in [
+        ("endless", 502, "the origin failed: 127.0.0.1 sent more than 1048576 bytes"),
+        ("garbage", 502, "the origin failed: 127.0.0.1 did not answer"),
+        ("busy", 502, "the origin failed: 127.0.0.1 answered 429"),
+        ("silent", 504, "the origin did not answer within 100ms"),
+    ] {
+        let reply = server.get(&format!("/v1/caches/{name}/1"));
+        assert_eq!(reply.status, status, "{name}: {}", reply.text);
+        assert_eq!(reply.header("retry-after"), if name == "busy" { "7" } else { "" });
+        assert!(reply.json()["detail"].as_str().unwrap().starts_with(detail), "{name}: {}", reply.text);
+    }
+}
+
+/// Answers once, then as it is told.
+fn once_then(then: &'static [u8]) -> Origin {
+    let calls = Arc::new(AtomicUsize::new(0));
+    Origin::start(move |stream| {
+        let first = b"HTTP/1.1 200 OK\r\netag: \"1\"\r\ncontent-length: 4\r\n\r\ngood";
+        let answer = if calls.fetch_add(1, Ordering::SeqCst) == 0 { first.as_slice() } else { then };
+        stream.write_all(answer).is_ok()
+    })
+}
+
+#[test]
+fn a_stale_value_stands_in_and_says_so() {
+    let redis = RedisServer::start();
+    let origin = once_then(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
+    let server = on_redis(&redis, &tiles(&format!("http://{}/{{z}}/{{x}}", origin.address), ", fresh_for: 0s"));
+    assert_eq!(server.get("/v1/caches/tiles/1/2").text, "good");
+    let reply = server.get("/v1/caches/tiles/1/2");
+    assert_eq!((reply.status, reply.text.as_str()), (200, "good"));
+    let status = reply.header("cache-status");
+    assert!(status.starts_with("sekisho; hit; ttl=") && status.contains("the origin failed"), "{status}");
+}
+
+#[test]
+fn what_is_broken_in_redis_is_fetched_again() {
+    let (redis, upstream) = (RedisServer::start(), Upstream::start());
+    let url = format!("http://{}/{{z}}/{{x}}?tokens={{x}}", upstream.address);
+    let server = on_redis(&redis, &tiles(&url, ", l2: json"));
+    redis.command(&["SET", "t:1:2", "no { json"]);
+    redis.command(&["RPUSH", "t:1:3", "a list"]);
+    for x in [2, 3] {
+        let reply = server.get(&format!("/v1/caches/tiles/1/{x}"));
+        assert_eq!((reply.status, tier(&reply)), (200, "origin"), "{}", reply.text);
+        let kept = redis.command(&["GET", &format!("t:1:{x}")]).text();
+        assert!(kept.contains("\"cached_at\":\""), "{kept}");
+    }
+}
+
+#[test]
+fn without_redis_answers_say_what_was_done() {
+    let (redis, upstream) = (RedisServer::start(), Upstream::start());
+    let server = on_redis(&redis, &tiles(&format!("http://{}/{{z}}/{{x}}", upstream.address), ""));
+    put(&server, "/v1/caches/tiles/1/2", "one").expect(200);
+    redis.kill9();
+    let kept = put(&server, "/v1/caches/tiles/1/2", "two").expect(200);
+    assert_eq!(kept["kept"], "here_only", "{kept}");
+    assert_eq!(server.get("/v1/caches/tiles/1/2").text, "two");
+    let removed = delete(&server, "/v1/caches/tiles/1/2");
+    assert_eq!((removed.status, removed.header("retry-after")), (503, "1"), "{}", removed.text);
+    assert_eq!(removed.json()["type"], "urn:sekisho:problem:removed-here-only");
+    let reply = server.get("/v1/caches/tiles/1/2");
+    assert_eq!((reply.text.as_str(), tier(&reply)), ("echo", "origin"));
+    until(|| server.get("/v1/caches").expect(200)["caches"][0]["shared"] == "down");
+}
+
+#[test]
+fn a_refresh_is_a_workers_and_asks_whether_it_has_changed() {
+    let redis = RedisServer::start();
+    let origin = once_then(b"HTTP/1.1 304 Not Modified\r\netag: \"1\"\r\n\r\n");
+    let refresh = ", rank: \"r:rank\", queue: \"r:queue\", refresh: { rate: 10/s }";
+    let mut server = on_redis(&redis, &tiles(&format!("http://{}/{{z}}/{{x}}", origin.address), refresh));
+    assert_eq!(server.get("/v1/caches/tiles/1/2").text, "good");
+    let explained = server.get("/v1/caches/tiles/1/2/explain").expect(200);
+    assert_eq!((&explained["why"], &explained["redis_key"]), (&json!("fresh"), &json!("t:1:2")), "{explained}");
+    assert_eq!(explained["min_score"], 10.0);
+    // What was written in this second counts as written since.
+    until(|| {
+        assert_eq!(server.post("/v1/caches/tiles/1/2/refresh", "").status, 202);
+        origin.requests().0.len() >= 2
+    });
+    let asked = String::from_utf8(origin.requests().0[1].clone()).unwrap().to_lowercase();
+    assert!(asked.contains("if-none-match: \"1\""), "{asked}");
+    until(|| redis.command(&["HGET", "t:1:2", "version"]).text() != "1");
+    // An older client's SADD is a job.
+    let before = origin.requests().0.len();
+    redis.command(&["SADD", "r:queue", "7:7"]);
+    until(|| origin.requests().0.len() > before);
+    // Accesses are told to Redis, at the latest on the way down.
+    server.get("/v1/caches/tiles/1/2");
+    server.stop();
+    drop(server);
+    assert_ne!(redis.command(&["ZSCORE", "r:rank", "1:2"]).text(), "0");
+}
+
+#[test]
+fn caches_are_not_changed_before_a_restart() {
+    let server = TestServer::start("caches: { a: { key: \"a:{id}\" } }");
+    let other = Config::parse("test.yaml", "caches: { b: { key: \"b:{id}\" } }").unwrap();
+    assert_eq!(server.handle.reload(other).unwrap(), ["caches"]);
+    put(&server, "/v1/caches/a/1", "one").expect(200);
+    assert_eq!(server.get("/v1/caches/b/1").status, 404);
+}

@@ -1,0 +1,147 @@
+//! Counts accesses in this process, and tells the store of them in batches: nobody who asks for a value waits for it. With the
+//! scores that come back it is checked what has become stale.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
+
+use super::decide::{Verdict, should_refresh, urgency};
+use super::store::{Reason, Wish};
+use super::terms::Refresh;
+use crate::cache::health::Health;
+use crate::cache::key::Key;
+use crate::clock::Reader;
+use crate::error::Error;
+
+/// Keys in one call: few enough that it keeps Redis for well under two milliseconds.
+const BATCH: usize = 100;
+/// So many keys do not wait for the next flush.
+const MANY: usize = 10_000;
+/// So many are remembered while the store does not answer; others are then not counted.
+const MOST: usize = 200_000;
+
+/// How often a copy was answered since that was last told. It stands with the copy, where whoever answers is already; and is
+/// shared, so that it can still be told when the copy is gone.
+#[derive(Debug, Clone, Default)]
+pub(in crate::cache) struct Hits(Arc<AtomicU32>);
+
+#[derive(Debug)]
+pub(in crate::cache) struct Counts {
+    pub(super) refresh: Refresh,
+    has_origin: bool,
+    /// Those with hits: whoever makes it one adds it here.
+    seen: Mutex<Vec<Seen>>,
+    many: Notify,
+    health: Health,
+    clock: Arc<Reader>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    key: Key,
+    hits: Hits,
+    /// When the value was written.
+    born: u64,
+}
+
+impl Counts {
+    /// Tells the store of accesses on this runtime, until the returned one is dropped, and then once more.
+    pub(in crate::cache) fn start(
+        cache: &str,
+        refresh: Refresh,
+        has_origin: bool,
+        clock: Arc<Reader>,
+    ) -> (Arc<Self>, oneshot::Sender<()>) {
+        let (alive, mut over) = oneshot::channel();
+        let every = refresh.terms.flush_every;
+        let (seen, many, health) = (Mutex::default(), Notify::new(), Health::new("scores", cache));
+        let counts = Arc::new(Self { refresh, has_origin, seen, many, health, clock });
+        let flushing = Arc::clone(&counts);
+        tokio::spawn(async move {
+            let mut is_over = false;
+            while !is_over {
+                tokio::select! {
+                    _ = &mut over => is_over = true,
+                    () = sleep(every) => {}
+                    () = flushing.many.notified() => {}
+                }
+                flushing.flush().await;
+            }
+        });
+        (counts, alive)
+    }
+
+    /// One atomic addition, but for the first time after each flush.
+    #[inline]
+    pub(in crate::cache) fn saw(&self, key: &Key, hits: &Hits, born: u64) {
+        if hits.0.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.note(Seen { key: key.clone(), hits: hits.clone(), born });
+        }
+    }
+
+    #[cold]
+    fn note(&self, one: Seen) {
+        let mut seen = self.seen.lock();
+        match seen.len() {
+            MOST.. => one.hits.0.store(0, Ordering::Relaxed),
+            already => {
+                seen.push(one);
+                if already == MANY {
+                    self.many.notify_one();
+                }
+            }
+        }
+    }
+
+    /// Tells the store of all that was counted, and queues what is due. What it certainly has not heard is kept for the next
+    /// time.
+    pub(in crate::cache) async fn flush(&self) {
+        let all = std::mem::take(&mut *self.seen.lock());
+        let mut due = Vec::new();
+        for batch in all.chunks(BATCH) {
+            self.flush_batch(batch, &mut due).await;
+        }
+        for wishes in due.chunks(BATCH) {
+            let queue = self.refresh.store.queue(wishes, Reason::Stale);
+            // Whatever is not queued now is still stale at its next access.
+            let _ = self.health.ask(&self.clock, queue).await;
+        }
+    }
+
+    async fn flush_batch(&self, batch: &[Seen], due: &mut Vec<Wish>) {
+        let taken = |seen: &Seen| (seen.key.clone(), u64::from(seen.hits.0.swap(0, Ordering::Relaxed)));
+        let accesses: Vec<(Key, u64)> = batch.iter().map(taken).collect();
+        let mut has_heard = false;
+        let count = async {
+            let count = self.refresh.store.count(&accesses).await;
+            has_heard = !matches!(&count, Err(Error::Unavailable { may_have_run: false, .. }));
+            count
+        };
+        let Some(scores) = self.health.ask(&self.clock, count).await else {
+            if !has_heard {
+                self.put_back(batch, &accesses);
+            }
+            return;
+        };
+        let (terms, now) = (&self.refresh.terms, self.clock.now());
+        for (seen, score) in batch.iter().zip(scores) {
+            let age = Duration::from_micros(now.saturating_sub(seen.born));
+            if self.has_origin && should_refresh(terms, &seen.key, age, score) == Verdict::Due {
+                due.push(Wish { key: seen.key.clone(), urgency: urgency(terms, age, score) });
+            }
+        }
+    }
+
+    fn put_back(&self, batch: &[Seen], accesses: &[(Key, u64)]) {
+        for (seen, (_, count)) in batch.iter().zip(accesses) {
+            let count = u32::try_from(*count).unwrap_or(u32::MAX);
+            if count > 0 && seen.hits.0.fetch_add(count, Ordering::Relaxed) == 0 {
+                self.note(Seen { key: seen.key.clone(), hits: seen.hits.clone(), born: seen.born });
+            }
+        }
+    }
+}

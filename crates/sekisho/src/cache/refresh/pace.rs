@@ -1,0 +1,62 @@
+//! How often the origin is asked by all workers together: an `interval` rule of the limits engine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::error::Invalid;
+use crate::key::Subject;
+use crate::limits::{Charge, LimitStore, Limits, Policy, Rule};
+
+/// Pauses when nobody says how long to wait: the store does not answer.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Gives turns. On a store that the fleet shares, no two workers of it get one closer together than the rule says.
+#[derive(Debug, Clone)]
+pub struct Pace {
+    limits: Arc<Limits>,
+    charge: Charge,
+    /// Within this process the requests themselves are so far apart, and not only the turns.
+    apart: Duration,
+}
+
+impl Pace {
+    /// One turn each `interval` for the cache of that name.
+    pub fn every(interval: Duration, cache: &str, store: Arc<dyn LimitStore>) -> Result<Self, Invalid> {
+        let rule = Rule::interval(interval, interval, Duration::ZERO)?;
+        let limits = Limits::new(vec![Policy::new(Self::POLICY, vec![rule])?], store)?;
+        Ok(Self { limits: Arc::new(limits), charge: Charge::new(Self::POLICY, Subject::new(cache)?), apart: interval })
+    }
+
+    const POLICY: &str = "cache-refresh";
+
+    /// Turns by a policy that is there already, which other work may be charged to as well.
+    pub fn by(limits: Arc<Limits>, charge: Charge) -> Self {
+        Self { limits, charge, apart: Duration::ZERO }
+    }
+
+    /// Waits for a turn. `last` is when this worker started its last request.
+    pub(super) async fn turn(&self, last: Option<Instant>) {
+        if let Some(last) = last {
+            sleep_until(last + self.apart).await;
+        }
+        loop {
+            let pause = match self.limits.check(std::slice::from_ref(&self.charge)).await {
+                // Whoever admits without having counted knows nothing of the other workers.
+                Ok(decision) if decision.degraded.is_some() => PAUSE,
+                Ok(decision) if decision.allowed => {
+                    let wait = decision.wait_until().map_or(Duration::ZERO, |until| until.since(decision.at));
+                    return sleep(wait).await;
+                }
+                Ok(decision) => decision.retry_after().unwrap_or(PAUSE),
+                Err(error) => {
+                    tracing::debug!(%error, "no turn to refresh: the limits' store does not answer");
+                    PAUSE
+                }
+            };
+            // A little more, so that not all who wait come back in the same moment.
+            sleep(pause + Duration::from_millis(u64::from(rand::random::<u8>()) / 16)).await;
+        }
+    }
+}

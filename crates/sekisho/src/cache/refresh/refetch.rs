@@ -1,0 +1,125 @@
+//! Asks the origin again for one key, for the whole fleet, and renews what is kept of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cache::engine::{Inner, Shared, Unanswered};
+use crate::cache::form::Form;
+use crate::cache::key::Key;
+use crate::cache::origin::{Failure, Fetched, Reply, Validators};
+use crate::cache::store::{End, Found, Lease, Token};
+
+/// How asking again went.
+#[derive(Debug)]
+pub(super) enum Refetched {
+    Changed,
+    /// Its age and time to live are renewed; its bytes have not moved.
+    Unchanged,
+    /// The origin has nothing there any more.
+    Gone,
+    /// It was young enough, and the origin was not asked.
+    Needless,
+    /// Somebody else fetches or writes it just now.
+    Overtaken,
+    Failed(Failure),
+    /// The shared store does not answer, so that nobody would have had anything of it.
+    Away,
+}
+
+impl<F: Form> Inner<F> {
+    /// How old the value is where it is kept for longest. `Ok(None)`: there is none.
+    pub(super) async fn age_of(&self, key: &Key) -> Result<Option<Duration>, Away> {
+        let Some(shared) = &self.shared else {
+            let now = self.clock.now();
+            return Ok(self.copies.get(key).map(|held| Duration::from_micros(now.saturating_sub(held.born))));
+        };
+        let look = shared.reads.ask(&self.clock, shared.store.glance(key)).await.ok_or(Away)?;
+        Ok(match look.found {
+            Found::Value { age, .. } => Some(age),
+            Found::Missing { .. } | Found::Nothing => None,
+        })
+    }
+
+    pub(super) async fn refetch(&self, key: &Key, is_needless: impl Fn(Duration) -> bool) -> Refetched {
+        match &self.shared {
+            Some(shared) => self.refetch_for_all(shared, key, is_needless).await,
+            None => self.refetch_alone(key, is_needless).await,
+        }
+    }
+
+    async fn refetch_for_all(&self, shared: &Shared, key: &Key, is_needless: impl Fn(Duration) -> bool) -> Refetched {
+        let token = Token::random();
+        let Some(look) = shared.reads.ask(&self.clock, shared.store.glance(key)).await else { return Refetched::Away };
+        let (content, validators) = match look.found {
+            Found::Value { age, .. } if is_needless(age) => return Refetched::Needless,
+            Found::Value { content, validators, .. } => (content, validators),
+            Found::Missing { .. } | Found::Nothing => (Vec::new(), Validators::default()),
+        };
+        let lease = shared.store.lease(key, &token, &look.print, self.terms.lease);
+        match shared.writes.ask(&self.clock, lease).await {
+            None => return Refetched::Away,
+            Some(Lease::Failed(failure)) => return Refetched::Failed(failure),
+            Some(Lease::Led | Lease::Changed) => return Refetched::Overtaken,
+            Some(Lease::Lead) => {}
+        }
+        let ttl = self.terms.ages.keep_for;
+        let known = Fetched { content, validators };
+        let fetched = self.ask_leading(shared, key, &token, &known.validators).await;
+        let (refetched, bytes) = match fetched {
+            Ok(Reply::NotModified) if !known.validators.is_empty() => (Refetched::Unchanged, None),
+            fetched => match fetched.and_then(|reply| self.read(reply)) {
+                Ok(Some((_, bytes))) => (Refetched::Changed, Some(bytes)),
+                Ok(None) => (Refetched::Gone, None),
+                Err(why) => (Refetched::Failed(failure_of(why)), None),
+            },
+        };
+        let end = match (&refetched, &bytes) {
+            (Refetched::Unchanged, _) => End::Unchanged { value: &known, ttl },
+            (_, Some(value)) => End::Value { value, ttl },
+            (Refetched::Gone, _) => End::Missing { ttl: self.terms.ages.missing_for },
+            // Nobody else is kept from asking: what is there is still good, and the worker comes back.
+            (Refetched::Failed(failure), _) => End::Failed { failure, ttl: Duration::ZERO },
+            _ => return refetched,
+        };
+        let is_kept = shared.writes.ask(&self.clock, shared.store.finish(key, &token, end)).await;
+        match (refetched, is_kept) {
+            (refetched @ Refetched::Failed(_), _) => refetched,
+            (refetched, Some(true)) => {
+                self.copies.forget(key);
+                refetched
+            }
+            (_, Some(false)) => Refetched::Overtaken,
+            (_, None) => Refetched::Away,
+        }
+    }
+
+    async fn refetch_alone(&self, key: &Key, is_needless: impl Fn(Duration) -> bool) -> Refetched {
+        let (own, now) = (self.copies.get(key), self.clock.now());
+        let own = own.filter(|held| held.value.is_some());
+        if let Some(held) = &own
+            && is_needless(Duration::from_micros(now.saturating_sub(held.born)))
+        {
+            return Refetched::Needless;
+        }
+        let before = own.as_ref().and_then(|held| held.value.clone());
+        match self.fetch_alone(key, own).await {
+            Ok(landed) => match (&landed.held.value, before) {
+                (None, _) => Refetched::Gone,
+                (Some(value), Some(before)) if Arc::ptr_eq(value, &before) => Refetched::Unchanged,
+                (Some(_), _) => Refetched::Changed,
+            },
+            Err(why) => Refetched::Failed(failure_of(why)),
+        }
+    }
+}
+
+/// The shared store does not answer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Away;
+
+fn failure_of(why: Unanswered) -> Failure {
+    match why {
+        Unanswered::Failed(failure) => failure,
+        other => Failure::new(other.to_string()),
+    }
+}

@@ -1,0 +1,250 @@
+//! Takes jobs from the queue, one at a time, and asks the origin for them at the fleet's pace.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+use super::counts::Counts;
+use super::decide::{is_needless, retry_after, urgency};
+use super::pace::Pace;
+use super::refetch::Refetched;
+use super::store::{Claim, Job, JobEnd, Queued, Reason, Wish};
+use crate::cache::engine::Cache;
+use crate::cache::form::Form;
+use crate::cache::key::Key;
+use crate::cache::store::Token;
+use crate::error::{Error, Invalid};
+
+/// A key that somebody else fetches, or whose store is away, is looked at again after this.
+const SOON: Duration = Duration::from_secs(1);
+/// Strangers that are looked at before each job: calls of about a hundred.
+const SWEEPS: usize = 20;
+/// Between two batches of the daily decay, so that others have most of Redis's time.
+const BREATH: Duration = Duration::from_millis(2);
+/// And how often it is looked whether a day has begun.
+const DAILY_CHECK: Duration = Duration::from_secs(60);
+
+/// Refreshes what is queued. Any number may run, in any number of processes.
+#[derive(Debug)]
+pub struct Worker<F: Form> {
+    cache: Cache<F>,
+    pace: Pace,
+}
+
+impl<F: Form> Cache<F> {
+    /// A worker for this cache, which must have something to refresh with.
+    pub fn worker(&self, pace: Pace) -> Result<Worker<F>, Invalid> {
+        if self.inner.counts().is_none() {
+            return Err(Invalid::new("refresh", "is not set up for this cache"));
+        }
+        if self.inner.origin.is_none() {
+            return Err(Invalid::new("refresh", "needs an origin to ask"));
+        }
+        Ok(Worker { cache: self.clone(), pace })
+    }
+
+    /// Queues a key to be fetched again soon, however old it is and whoever asks for it.
+    pub async fn refresh(&self, key: &Key) -> Result<Queued, Error> {
+        let counts = self.inner.counts().ok_or_else(|| Invalid::new("refresh", "is not set up for this cache"))?;
+        if self.inner.origin.is_none() {
+            return Err(Invalid::new("refresh", "needs an origin to ask").into());
+        }
+        let store = &counts.refresh.store;
+        let score = store.scores(std::slice::from_ref(key)).await?.first().copied().unwrap_or(0.0);
+        // Somebody waits for it: it counts as being of the age at which it would be refreshed, and as asked for just enough.
+        let terms = &counts.refresh.terms;
+        let urgency = urgency(terms, terms.after, score.max(terms.min_score));
+        let queued = store.queue(&[Wish { key: key.clone(), urgency }], Reason::Asked).await?;
+        Ok(queued.first().copied().unwrap_or(Queued::Waiting))
+    }
+
+    /// Tells the store of all accesses that were counted until now. To be called before the process ends.
+    pub async fn flush(&self) {
+        if let Some(counts) = self.inner.counts() {
+            counts.flush().await;
+        }
+    }
+}
+
+impl<F: Form> Worker<F> {
+    /// Works until `stop` ends. A request that is out then is waited for; a job that waits for its turn goes back.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        let Some(counts) = self.cache.inner.counts() else { return };
+        let daily = decay_daily(counts);
+        let work = async {
+            let (mut last, mut cursor) = (None, 0);
+            loop {
+                // What is sent is waited for: a claim that nobody hears of would block its job until the lease is over.
+                let claim = self.next(counts, &mut cursor).await;
+                match claim {
+                    Ok((Claim::Job(job), token)) => {
+                        if self.perform(counts, &job, &token, &mut last, stop.as_mut()).await == Stopped::Yes {
+                            return;
+                        }
+                    }
+                    Ok((Claim::Nothing { due_in }, _)) => {
+                        let poll = counts.refresh.terms.poll;
+                        let pause = due_in.map_or(poll, |due_in| due_in.clamp(Duration::from_millis(1), poll));
+                        if is_over(stop.as_mut(), pause).await == Stopped::Yes {
+                            return;
+                        }
+                    }
+                    Err(error) => {
+                        tracing::debug!(%error, "the queue of refreshes does not answer");
+                        if is_over(stop.as_mut(), SOON).await == Stopped::Yes {
+                            return;
+                        }
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = work => {}
+            () = daily => {}
+        }
+        counts.flush().await;
+    }
+
+    /// The most urgent job, after those have been weighed that others put there.
+    async fn next(&self, counts: &Counts, cursor: &mut u64) -> Result<(Claim, Token), Error> {
+        let (store, terms) = (&counts.refresh.store, &counts.refresh.terms);
+        for _ in 0..SWEEPS {
+            let strangers = store.strangers(*cursor).await?;
+            *cursor = strangers.cursor;
+            self.adopt(counts, strangers.keys).await?;
+            if *cursor == 0 {
+                break;
+            }
+        }
+        let token = Token::random();
+        Ok((store.claim(&token, terms.lease).await?, token))
+    }
+
+    async fn adopt(&self, counts: &Counts, keys: Vec<Key>) -> Result<(), Error> {
+        let (store, terms) = (&counts.refresh.store, &counts.refresh.terms);
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let scores = store.scores(&keys).await?;
+        let mut wishes = Vec::with_capacity(keys.len());
+        for (key, score) in keys.into_iter().zip(scores) {
+            // What is not there at all is as stale as can be.
+            let age = self.cache.inner.age_of(&key).await.ok().flatten();
+            let age = age.unwrap_or(self.cache.inner.terms.ages.keep_for);
+            wishes.push(Wish { urgency: urgency(terms, age, score), key });
+        }
+        store.queue(&wishes, Reason::Stranger).await.map(drop)
+    }
+
+    async fn perform(
+        &self,
+        counts: &Counts,
+        job: &Job,
+        token: &Token,
+        last: &mut Option<Instant>,
+        stop: std::pin::Pin<&mut impl Future<Output = ()>>,
+    ) -> Stopped {
+        let inner = &self.cache.inner;
+        let is_needless = |age| is_needless(&counts.refresh.terms, job.reason, job.waited, age);
+        let finish = async |end: JobEnd| {
+            if let Err(error) = counts.refresh.store.finish(&job.key, token, end).await {
+                tracing::debug!(key = %job.key, %error, "a refresh was not reported; its lease ends by itself");
+            }
+        };
+        let prepare = async {
+            match inner.age_of(&job.key).await {
+                Ok(age) if age.is_some_and(is_needless) => Some(JobEnd::Done),
+                Ok(_) => {
+                    self.pace.turn(*last).await;
+                    None
+                }
+                Err(_) => Some(JobEnd::PutBack(SOON)),
+            }
+        };
+        let prepared = tokio::select! {
+            biased;
+            () = stop => {
+                finish(JobEnd::PutBack(Duration::ZERO)).await;
+                return Stopped::Yes;
+            }
+            prepared = keeping(counts, job, token, prepare) => prepared,
+        };
+        match prepared {
+            // Somebody else has it now.
+            None => return Stopped::No,
+            Some(Some(end)) => {
+                finish(end).await;
+                return Stopped::No;
+            }
+            Some(None) => {}
+        }
+        *last = Some(Instant::now());
+        let Some(refetched) = keeping(counts, job, token, inner.refetch(&job.key, is_needless)).await else {
+            return Stopped::No;
+        };
+        let end = match refetched {
+            Refetched::Changed | Refetched::Unchanged | Refetched::Gone | Refetched::Needless => JobEnd::Done,
+            Refetched::Overtaken | Refetched::Away => JobEnd::PutBack(SOON),
+            Refetched::Failed(failure) => match retry_after(job.repeats, failure.retry_after, rand::random())
+                .filter(|_| job.repeats < counts.refresh.terms.retries)
+            {
+                Some(after) => JobEnd::Retry(after),
+                None => {
+                    tracing::warn!(key = %job.key, reason = failure.reason, "it could not be refreshed, and is left as it is");
+                    JobEnd::Done
+                }
+            },
+        };
+        finish(end).await;
+        Stopped::No
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stopped {
+    Yes,
+    No,
+}
+
+async fn is_over(stop: std::pin::Pin<&mut impl Future<Output = ()>>, pause: Duration) -> Stopped {
+    if timeout(pause, stop).await.is_ok() { Stopped::Yes } else { Stopped::No }
+}
+
+/// Does the work for as long as the lease is kept. `None`: it was lost, and the work is broken off, because somebody else may
+/// have begun it.
+async fn keeping<T>(counts: &Counts, job: &Job, token: &Token, work: impl Future<Output = T>) -> Option<T> {
+    let (store, lease) = (&counts.refresh.store, counts.refresh.terms.lease);
+    let lost = async {
+        let mut held_until = Instant::now() + lease;
+        loop {
+            sleep(lease / 3).await;
+            let asked_at = Instant::now();
+            match timeout(lease / 3, store.renew(&job.key, token, lease)).await {
+                Ok(Ok(true)) => held_until = asked_at + lease,
+                Ok(Ok(false)) => return,
+                Ok(Err(_)) | Err(_) if Instant::now() + lease / 3 >= held_until => return,
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = lost => {
+            tracing::info!(key = %job.key, "the lease of a refresh was lost; another worker has it or will");
+            None
+        }
+    }
+}
+
+/// Never ends.
+async fn decay_daily(counts: &Counts) {
+    loop {
+        let pause = match counts.refresh.store.decay().await {
+            Ok(true) => BREATH,
+            Ok(false) | Err(_) => DAILY_CHECK,
+        };
+        sleep(pause).await;
+    }
+}
