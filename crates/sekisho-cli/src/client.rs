@@ -33,11 +33,16 @@ pub(crate) struct Answer {
 
 impl Client {
     pub(crate) fn new(args: &ServerArgs) -> Self {
-        let agent = Agent::config_builder()
-            .http_status_as_error(false)
-            .timeout_global(Some(Duration::from_secs(10)))
-            .build()
-            .into();
+        Self::waiting(args, Duration::from_secs(10))
+    }
+
+    /// For what the server itself may have to fetch first.
+    pub(crate) fn patient(args: &ServerArgs) -> Self {
+        Self::waiting(args, Duration::from_secs(60))
+    }
+
+    fn waiting(args: &ServerArgs, limit: Duration) -> Self {
+        let agent = Agent::config_builder().http_status_as_error(false).timeout_global(Some(limit)).build().into();
         let authorization = Environment::of_process().api_token().map(|token| format!("Bearer {token}"));
         Self { agent, api: args.api.trim_end_matches('/').to_owned(), authorization }
     }

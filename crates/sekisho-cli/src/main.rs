@@ -59,6 +59,8 @@ enum Command {
     /// Look into caches, fill and empty them
     #[command(subcommand)]
     Cache(commands::cache::CacheCommand),
+    /// Show how high a place is, or what a route climbs
+    Elevation(commands::elevation::ElevationArgs),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -118,6 +120,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
         Some(Command::Tokens(command)) => commands::tokens::run(&command),
         Some(Command::Cache(command)) => commands::cache::run(&command),
+        Some(Command::Elevation(args)) => commands::elevation::run(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

@@ -6,6 +6,8 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use assert_cmd::assert::OutputAssertExt as _;
+use sekisho_elevation::Layer;
+use sekisho_testkit::tiles::{TileServer, ground};
 use serde_json::{Value, json};
 
 /// Alone with its arguments: no variable and no file of the machine takes part.
@@ -54,6 +56,38 @@ impl Drop for Serving {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[test]
+fn heights_and_profiles_are_shown_and_drawn() {
+    let slope = ground::plane(200.0, 1_000.0);
+    let tiles = TileServer::start(ground::only(Layer::Dem5a, slope));
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let elevation = format!("elevation: {{ origin: \"{}\", layers: [dem5a] }}\n", tiles.url());
+    std::fs::write(file("sekisho.yaml"), elevation).unwrap();
+    let serving = Serving::start(&["--config", &file("sekisho.yaml")], &[]);
+    let with = |args: &[&str]| run(&[&["elevation"], args, &["--api", serving.api.as_str()]].concat());
+    let (code, out, _) = with(&["35.3", "138.2"]);
+    assert!(code == 0 && out.ends_with(" m (dem5a)\n"), "{out}");
+    let metres: f64 = out.split(' ').next().unwrap().parse().unwrap();
+    assert!((metres - 400.0).abs() < 0.011, "{out}");
+    assert_eq!(with(&["-35.3", "-138.2"]), (0, "no height is known there\n".to_owned(), String::new()));
+    let (code, _, err) = with(&["135.3", "138.2"]);
+    assert!(code == 2 && err.contains("latitude is 135.3"), "{err}");
+
+    let gpx = r#"<gpx><trk><name>East &amp; up</name><trkseg><trkpt lat="35.3" lon="138.2"/><trkpt lat="35.3" lon="138.24"/></trkseg></trk></gpx>"#;
+    std::fs::write(file("east.gpx"), gpx).unwrap();
+    let (code, out, err) = with(&["profile", &file("east.gpx"), "--svg", &file("east.svg")]);
+    assert_eq!((code, err.as_str()), (0, ""), "no bar where there is no terminal");
+    assert!(out.contains("3.63 km") && out.contains("40 m (raw 40 m)") && out.contains("地理院タイル"), "{out}");
+    let svg = std::fs::read_to_string(file("east.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("East &amp; up") && svg.contains("40 m up"), "{svg}");
+    let (_, out, _) = with(&["profile", &file("east.gpx"), "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert!(answer["points"].as_array().unwrap().len() > 360, "they were asked for in two parts: {out}");
+    let (code, _, err) = with(&["profile", &file("sekisho.yaml")]);
+    assert!(code == 2 && err.contains("sekisho.yaml: "), "{err}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use sekisho::tokens::Verifier;
 use crate::audit::Audit;
 use crate::caches::Caches;
 use crate::config::Config;
+use crate::elevation::{Heights, door};
 use crate::envoy::Domain;
 use crate::gateway;
 use crate::gateway::pool::Upstreams;
@@ -36,6 +37,8 @@ pub(crate) struct App {
     pub(crate) sessions: Sessions,
     /// Kept when the configuration changes.
     pub(crate) caches: Arc<Caches>,
+    /// None where heights are not served.
+    pub(crate) elevation: Option<Arc<Heights>>,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -45,6 +48,8 @@ pub(crate) struct DoorMeters {
     pub(crate) routes: Vec<Arc<RouteMeter>>,
     /// Of what it answers besides: the paths of `gateway::OWN`.
     pub(crate) own: Vec<Arc<RouteMeter>>,
+    /// Of the paths of `elevation::door`.
+    pub(crate) elevation: Vec<Arc<RouteMeter>>,
     pub(crate) other: Arc<RouteMeter>,
     /// `POST /v1/check`
     pub(crate) check: Arc<RouteMeter>,
@@ -56,6 +61,7 @@ impl DoorMeters {
         Self {
             routes: config.routes.iter().map(|route| gateway(&route.path.to_string())).collect(),
             own: gateway::OWN.iter().map(|path| gateway(path)).collect(),
+            elevation: door::PATHS.iter().filter(|_| config.elevation.is_some()).map(|path| gateway(path)).collect(),
             other: gateway("other"),
             check: metrics.route("api", "/v1/check"),
         }
@@ -102,11 +108,24 @@ impl App {
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
+        let elevation = Heights::of(&config, &backend, before.and_then(|before| before.elevation.as_ref()));
         let caches = match before {
             Some(before) => Arc::clone(&before.caches),
             None => Arc::new(Caches::open(&config.caches, &backend, &metrics)?),
         };
-        Ok(Arc::new(Self { gate, config, upstreams, backend, metrics, audit, meters, tokens, sessions, caches }))
+        Ok(Arc::new(Self {
+            gate,
+            config,
+            upstreams,
+            backend,
+            metrics,
+            audit,
+            meters,
+            tokens,
+            sessions,
+            caches,
+            elevation,
+        }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {

@@ -17,6 +17,7 @@ mod cookie;
 mod crowd;
 pub mod describe;
 mod doctor;
+mod elevation;
 pub mod envoy;
 mod eviction;
 mod facts;

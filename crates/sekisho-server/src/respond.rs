@@ -172,6 +172,22 @@ impl Problem {
         Self(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")))
     }
 
+    /// Heights need tiles, and those did not come. Why is for the log.
+    pub(crate) fn no_tiles(detail: &'static str, retry_after: u64) -> Self {
+        let kind = "urn:sekisho:problem:tiles-unavailable";
+        let problem = http::Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, "Tiles are not to be had", detail);
+        Self(problem.with_header(RETRY_AFTER, retry_after))
+    }
+
+    pub(crate) fn no_elevation() -> Self {
+        let detail = "heights are not served here: the configuration has no `elevation`";
+        Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found", detail)
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        self.0.detail()
+    }
+
     pub(crate) fn status_code(&self) -> u16 {
         self.0.status().as_u16()
     }

@@ -100,6 +100,11 @@ impl Server {
         let (stopping, stopped) = watch::channel(false);
         let app = self.live.app();
         let mut workers = app.caches.work(&stopped, &app.metrics);
+        if let Some(heights) = app.elevation.clone() {
+            let (own, mut stopped) = (Arc::clone(&heights), stopped);
+            workers.spawn(own.work(async move { drop(stopped.wait_for(|is_told| *is_told).await) }));
+            tokio::spawn(async move { heights.check().await });
+        }
         drop(app);
         {
             let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections);

@@ -8,8 +8,10 @@ mod support;
 
 use std::time::Duration;
 
+use sekisho_elevation::Layer;
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
+use sekisho_testkit::tiles::{TileServer, ground};
 use sekisho_testkit::{RedisServer, poll_until};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
@@ -75,6 +77,53 @@ fn the_ai_gateway_charges_what_the_model_used() {
     assert_eq!(call("?tokens=96000"), 200);
     until(|| server.counted("tokens", "127.0.0.1") == (97_234, 0));
     assert_eq!(call(""), 429, "4,000 tokens are not left");
+}
+
+const GSI: &str = "https://cyberjapandata.gsi.go.jp/xyz";
+
+/// The slope of the ground is known, and with it the climb of the example's route.
+#[track_caller]
+fn assert_climbs(server: &TestServer) -> Reply {
+    let gpx = include_str!("../../../examples/elevation/hakone.gpx");
+    let json = [("content-type", "application/json")];
+    let body = json!({ "gpx": gpx }).to_string();
+    let reply = server.send_to_gateway("POST", "/v1/elevation/profile", &json, &body);
+    assert_eq!(reply.status, 200, "{}", reply.text);
+    let profile = reply.json();
+    let descent = profile["descent"]["filtered"].as_f64().unwrap();
+    // Westward from 139.155°E to 139.0262°E, a hundred metres a degree.
+    assert!((descent - 12.88).abs() < 0.05, "{descent}");
+    assert_eq!((&profile["ascent"]["filtered"], &profile["missing"]), (&json!(0.0), &json!(0)));
+    reply
+}
+
+fn slope() -> TileServer {
+    TileServer::start(ground::only(Layer::Dem10b, ground::plane(100.0, 100.0)))
+}
+
+#[test]
+fn elevation_in_memory() {
+    let tiles = slope();
+    let server = TestServer::with(config("elevation", GSI, &tiles.url(), ""));
+    assert!(assert_climbs(&server).json()["tiles"]["origin"].as_u64().unwrap() > 0);
+    assert_eq!(assert_climbs(&server).json()["tiles"]["origin"], 0);
+    assert_eq!(server.gateway("GET", "/elevation", &[]).status, 200);
+    for left in (0..18).rev() {
+        let reply = server.gateway("GET", "/v1/elevation?lat=35.2&lon=139.1", &[]);
+        assert_eq!((reply.status, number(&reply, "x-ratelimit-remaining")), (200, left));
+    }
+    assert_eq!(server.gateway("GET", "/v1/elevation?lat=35.2&lon=139.1", &[]).status, 429);
+}
+
+#[test]
+fn elevation_on_redis() {
+    let (tiles, redis) = (slope(), RedisServer::start());
+    let on_redis = || TestServer::on_its_store(config("elevation", GSI, &tiles.url(), &redis.url()));
+    assert!(assert_climbs(&on_redis()).json()["tiles"]["origin"].as_u64().unwrap() > 0);
+    // Another instance finds everything there.
+    let found = assert_climbs(&on_redis()).json();
+    assert_eq!(found["tiles"]["origin"], 0);
+    assert!(found["tiles"]["redis"].as_u64().unwrap() > 0);
 }
 
 const AGENT: &str = "Scanner/2.0";

@@ -7,7 +7,9 @@ mod support;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use sekisho_elevation::Layer;
 use sekisho_server::config::Config;
+use sekisho_testkit::tiles::{TileServer, ground};
 use serde_json::Value;
 use support::TestServer;
 
@@ -76,6 +78,10 @@ fn decisions_are_answered_as_the_document_promises() {
         ("/auth/forward", 429),
         ("/json", 200),
         ("/json", 429),
+        ("/v1/elevation", 200),
+        ("/v1/elevation/profile", 200),
+        ("/api/v1/lookup", 200),
+        ("/api/v1/lookup", 400),
     ] {
         let labels = format!("{{door=\"api\",route=\"{route}\",status=\"{status}\"}}");
         assert!(counts.iter().any(|line| line.contains(&labels)), "{route} never answered {status}: {counts:#?}");
@@ -100,7 +106,10 @@ fn every_method_is_described_or_refused() {
 fn with_policies() -> TestServer {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("sekisho.yaml");
-    std::fs::write(&config, POLICIES).unwrap();
+    // It lives as long as the test.
+    let tiles = TileServer::start(ground::only(Layer::Dem10b, ground::plane(100.0, 10.0)));
+    let elevation = format!("elevation: {{ origin: \"{}\", layers: [dem] }}\n", tiles.url());
+    std::fs::write(&config, format!("{POLICIES}{elevation}")).unwrap();
     std::fs::write(dir.path().join("edge.yaml"), DOMAIN).unwrap();
     TestServer::with(Config::read(&config).unwrap_or_else(|error| panic!("{error}")))
 }

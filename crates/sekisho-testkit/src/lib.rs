@@ -1,9 +1,11 @@
-//! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies; and an issuer of tokens.
+//! Real processes for tests: `redis-server`, to be killed, frozen and restarted at will, and proxies; an issuer of
+//! tokens, and a server of elevation tiles; and a browser.
 //!
 //! The API blocks and uses no async runtime, so that a test can stop a server from any thread without touching the
 //! runtime under test. Everything panics on failure with the server's log: a test that cannot have its server must not
 //! pass quietly.
 
+mod browser;
 mod envoy;
 pub mod jwt;
 mod launch;
@@ -14,8 +16,10 @@ mod proxy;
 mod redis_cluster;
 mod redis_server;
 mod resp;
+pub mod tiles;
 mod wait;
 
+pub use browser::{Browser, keys};
 pub use envoy::Envoy;
 pub use postgres::Postgres;
 pub use proxy::Proxy;

@@ -19,7 +19,7 @@ const MAX_DRAINED: usize = 16 * MAX_BATCH;
 const JSON: &str = "send the body as application/json";
 
 /// The body of a request, read into `T`.
-pub(super) struct Body<T, const MAX: usize = MAX_BODY>(pub(super) T);
+pub(crate) struct Body<T, const MAX: usize = MAX_BODY>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned, const MAX: usize> FromRequest<S> for Body<T, MAX> {
     type Rejection = Problem;
@@ -92,7 +92,7 @@ impl<S: Send + Sync> FromRequest<S> for Form {
 }
 
 /// The query of a request, read into `T`.
-pub(super) struct Params<T>(pub(super) T);
+pub(crate) struct Params<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     type Rejection = Problem;

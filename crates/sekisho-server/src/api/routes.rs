@@ -21,7 +21,7 @@ use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody,
 use super::sessions::{EndedView, ExceptQuery, SessionList, SessionView, TermsView, TouchBody, TtlQuery};
 use super::stats::{KeyQuery, KeyStats, Stats, StatsQuery};
 use super::tokens::{NotBefore, NotBeforeBody, RevokeBody, Revoked};
-use super::{decide, end, oauth, operate, sessions, stats, tokens, words};
+use super::{decide, elevation, end, oauth, operate, sessions, stats, tokens, words};
 use crate::app::App;
 use crate::envoy::json as envoy;
 use crate::openapi::{self, Answer, Operation, headers};
@@ -38,11 +38,19 @@ pub(super) struct Route {
 }
 
 impl Route {
-    fn get<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+    pub(super) fn get<T: 'static>(
+        path: &'static str,
+        handler: impl Handler<T, Arc<App>>,
+        operation: Operation,
+    ) -> Self {
         Self { path, under: None, methods: &["GET"], handler: get(handler), operation }
     }
 
-    fn post<T: 'static>(path: &'static str, handler: impl Handler<T, Arc<App>>, operation: Operation) -> Self {
+    pub(super) fn post<T: 'static>(
+        path: &'static str,
+        handler: impl Handler<T, Arc<App>>,
+        operation: Operation,
+    ) -> Self {
         Self { path, under: None, methods: &["POST"], handler: post(handler), operation }
     }
 
@@ -71,7 +79,7 @@ impl Route {
 
 pub(super) fn routes() -> Vec<Route> {
     let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), cached::routes(), others()];
-    all.into_iter().flatten().collect()
+    all.into_iter().flatten().chain(elevation::routes()).collect()
 }
 
 fn limits() -> Vec<Route> {

@@ -17,6 +17,8 @@ pub(super) const GRPC: &str = "SEKISHO_GRPC";
 pub(super) const INSTANCES: &str = "SEKISHO_INSTANCES";
 pub(super) const API_TOKEN: &str = "SEKISHO_API_TOKEN";
 pub(super) const REDIS_URL: &str = "REDIS_URL";
+/// The seed's own.
+pub(super) const ELEVATION_TTL: &str = "ELEVATION_CACHE_TTL_DAYS";
 const LOG: &str = "SEKISHO_LOG";
 /// Systemd's (sd_notify(3), sd_watchdog_enabled(3)).
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -26,7 +28,7 @@ const PREFIX: &str = "SEKISHO_";
 
 impl Environment {
     /// What operators may set; beside these there are only those that routes name for their secrets.
-    pub const KNOWN: [&str; 7] = [LISTEN, API, GRPC, INSTANCES, API_TOKEN, LOG, REDIS_URL];
+    pub const KNOWN: [&str; 8] = [LISTEN, API, GRPC, INSTANCES, API_TOKEN, LOG, REDIS_URL, ELEVATION_TTL];
 
     /// Variables that are not Unicode are none of ours.
     #[allow(clippy::disallowed_methods, reason = "this is the one door to the environment")]

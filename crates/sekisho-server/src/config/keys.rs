@@ -5,6 +5,7 @@
 //! on structs, because the reader is none either: it names every mistake in a file at its place, not the first.
 
 mod caches;
+mod elevation;
 mod sessions;
 mod tokens;
 
@@ -13,6 +14,7 @@ use sekisho::limits::MAX_AMOUNT;
 use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule};
 
 pub(super) use caches::{CACHE_STORE, CACHES, L1, ORIGIN, REFRESH};
+pub(super) use elevation::ELEVATION;
 pub(super) use sessions::{COOKIE, SESSION_STORE, SESSIONS};
 pub(super) use tokens::{AUDIT, ISSUERS, TOKENS};
 
@@ -145,7 +147,7 @@ const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields()
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 24] = [
+pub(super) static ALL: [&Section; 25] = [
     &ROOT,
     &TLS,
     &GRPC_TLS,
@@ -164,6 +166,7 @@ pub(super) static ALL: [&Section; 24] = [
     &REFRESH,
     &CACHE_STORE,
     &ORIGIN,
+    &ELEVATION,
     &POLICIES,
     &RULES,
     &ROUTES,
@@ -223,6 +226,7 @@ pub(super) static ROOT: Section = section(
         key("tokens", Kind::One(&TOKENS), "whose tokens are believed"),
         key("sessions", Kind::One(&SESSIONS), "how long they live, and where they are kept"),
         key("caches", Kind::Named(&CACHES), "what is kept so that it need not be asked for again"),
+        key("elevation", Kind::One(&ELEVATION), "serves heights, and the page `/elevation`").or(Fallback::Words("not served")),
         key("domains", Kind::Texts, "files of Envoy's rate-limit service, beside this file or with a path")
             .or(Fallback::Texts(&[])),
     ],

@@ -4,6 +4,7 @@ mod audit;
 mod caches;
 mod connections;
 mod domain;
+mod elevation;
 pub mod env;
 mod forward;
 mod keys;
@@ -39,6 +40,7 @@ pub use audit::AuditTo;
 pub use caches::{CacheConfig, OriginConfig, RefreshConfig, SqlConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
+pub use elevation::{ElevationConfig, TileFormat};
 use env::Environment;
 pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};
 pub use path::PathPattern;
@@ -102,6 +104,8 @@ pub struct Config {
     pub tokens: TokensConfig,
     pub sessions: SessionsConfig,
     pub caches: Vec<CacheConfig>,
+    /// Heights are served only where this is.
+    pub elevation: Option<ElevationConfig>,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -151,6 +155,7 @@ impl Default for Config {
             tokens: TokensConfig::default(),
             sessions: SessionsConfig::default(),
             caches: Vec::new(),
+            elevation: None,
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -203,7 +208,8 @@ impl Config {
     /// Every Redis that is named, each once.
     pub fn stores(&self) -> Vec<&StoreUrl> {
         let mut urls: Vec<_> = self.store.url.iter().collect();
-        let sessions = self.sessions.store.iter().map(|store| &store.url);
+        let elevation = self.elevation.iter().filter_map(|elevation| elevation.store.as_ref());
+        let sessions = self.sessions.store.iter().chain(elevation).map(|store| &store.url);
         for url in sessions.chain(self.caches.iter().filter_map(|cache| cache.store.as_ref())) {
             if !urls.contains(&url) {
                 urls.push(url);
@@ -232,6 +238,9 @@ impl Config {
         }
         if let Some(text) = environment.get(env::REDIS_URL) {
             self.store.url = Some(StoreUrl::parse(text).map_err(|reason| refuse(env::REDIS_URL, reason))?);
+        }
+        if let (Some(elevation), Some(text)) = (&mut self.elevation, environment.get(env::ELEVATION_TTL)) {
+            elevation.keep_days(text).map_err(|reason| refuse(env::ELEVATION_TTL, reason))?;
         }
         for route in &mut self.routes {
             if let Action::Forward(forward) = &mut route.action
@@ -331,6 +340,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     }
     if let Some(node) = fields.take("caches") {
         config.caches = caches::read_all(reader, node);
+    }
+    if let Some(node) = fields.take("elevation") {
+        config.elevation = elevation::read(reader, node, &mut config.policies, &named, config.store.timeout);
     }
     Some(config)
 }

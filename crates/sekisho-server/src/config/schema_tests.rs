@@ -71,6 +71,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "tokens": { "issuers": [{ "iss": "https://auth.example", "algorithms": ["RS256"], "jwks": "keys.json" }] },
         "sessions": { "ttl": "1h", "store": { "url": "redis://127.0.0.1" }, "cookie": { "name": "__Host-s" } },
         "caches": { "t": { "key": "tiles:{z}", "l1": {}, "store": {}, "refresh": {}, "origin": { "http": "http://127.0.0.1/{z}" } } },
+        "elevation": { "origin": "http://127.0.0.1:9000", "store": { "url": "redis://127.0.0.1" } },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -93,6 +94,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("refresh", "/caches/t/refresh"),
         ("cache_store", "/caches/t/store"),
         ("origin", "/caches/t/origin"),
+        ("elevation", "/elevation"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),

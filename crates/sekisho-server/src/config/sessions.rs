@@ -23,7 +23,7 @@ pub struct SessionsConfig {
     pub cookie: CookieConfig,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionStoreConfig {
     pub url: StoreUrl,
     pub timeout: Duration,
@@ -75,7 +75,7 @@ pub(super) fn read(reader: &mut Reader, node: &Node, timeout: Duration) -> Sessi
     config
 }
 
-fn read_store(reader: &mut Reader, node: &Node, timeout: Duration) -> Option<SessionStoreConfig> {
+pub(super) fn read_store(reader: &mut Reader, node: &Node, timeout: Duration) -> Option<SessionStoreConfig> {
     let fields = reader.fields(node, "store", &keys::SESSION_STORE)?;
     let timeout = read_timeout(reader, &fields).unwrap_or(timeout);
     let Some(node) = fields.peek("url") else {

@@ -1,6 +1,7 @@
 //! The gateway: configured routes for clients that are not trusted.
 
 mod bell;
+mod elevation;
 mod forward;
 mod headers;
 mod logout;
@@ -38,6 +39,9 @@ pub(crate) async fn serve(app: &App, peer: Peer, head: Parts, body: Option<Body>
     let start = Instant::now();
     let (meter, answer) = if let Some(own) = OWN.iter().position(|path| *path == head.uri.path()) {
         (&app.meters.own[own], answer_own(app, peer, &head).await)
+    } else if let Some((heights, place)) = elevation::asked(app, head.uri.path()) {
+        // In a box of its own, as below.
+        (&app.meters.elevation[place], Box::pin(elevation::answer(app, heights, peer, head, body)).await)
     } else {
         match find(&app.config.routes, &head) {
             Ok((index, route)) => (&app.meters.routes[index], govern(app, route, peer, head, body).await),

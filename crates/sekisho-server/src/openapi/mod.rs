@@ -36,13 +36,18 @@ impl Schemas {
     }
 }
 
-/// Answers leave out what they do not have.
+/// What an answer may leave out it leaves out, and never says null instead.
 fn without_null(schema: &mut Schema) {
-    if let Some(Value::Array(types)) = schema.get_mut("type") {
-        types.retain(|kind| kind != "null");
-        if let [only] = types.as_slice() {
-            let only = only.clone();
-            schema.insert("type".to_owned(), only);
+    let required = schema.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
+    let Some(Value::Object(properties)) = schema.get_mut("properties") else { return };
+    for (name, property) in properties {
+        if let Some(types) = property.get_mut("type").filter(|_| !required.contains(&json!(name)))
+            && let Value::Array(kinds) = types
+        {
+            kinds.retain(|kind| kind != "null");
+            if let [only] = kinds.as_slice() {
+                *types = only.clone();
+            }
         }
     }
 }

@@ -139,12 +139,13 @@ impl Operation {
     pub(super) fn describe(&self, method: &str, is_only: bool, is_closed: bool, schemas: &mut Schemas) -> Value {
         let id = if is_only { self.id.to_owned() } else { format!("{}_{method}", self.id) };
         let mut responses = Map::new();
-        for answer in &self.answers {
-            responses.insert(answer.status.as_str().to_owned(), answer.describe(schemas));
-        }
         for status in &self.problems {
             let name = problems::name(*status);
             responses.insert(status.as_str().to_owned(), json!({ "$ref": format!("#/components/responses/{name}") }));
+        }
+        // What an operation says itself counts.
+        for answer in &self.answers {
+            responses.insert(answer.status.as_str().to_owned(), answer.describe(schemas));
         }
         let token = json!({ self.token: [] });
         let mut operation = json!({

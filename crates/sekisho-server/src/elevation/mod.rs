@@ -1,0 +1,75 @@
+//! Heights and profiles: an application of the tiered cache, on both listeners.
+//!
+//! | file | what is there |
+//! |---|---|
+//! | `tiles.rs` | the cache of tiles, and who is asked when it has none |
+//! | `seed.rs` | merged tiles as CSV, for older clients |
+//! | `asking.rs` | what one request needs: its tiles, counted by the tier they came from |
+//! | `door.rs` | questions and answers |
+//! | `page.rs` | the page `/elevation` |
+
+mod asking;
+pub(crate) mod door;
+mod page;
+mod seed;
+mod tiles;
+
+use std::sync::Arc;
+
+use sekisho::backend::Backend;
+use tokio::sync::OnceCell;
+
+use crate::config::{Config, ElevationConfig, SessionStoreConfig};
+use tiles::TileCache;
+
+/// What heights are taken from. The cache is opened when it is first needed: opening waits for Redis.
+#[derive(Debug)]
+pub(crate) struct Heights {
+    config: ElevationConfig,
+    store: Option<SessionStoreConfig>,
+    backend: Backend,
+    cache: OnceCell<TileCache>,
+}
+
+impl Heights {
+    /// The one from `before` if nothing is different: tiles in memory outlive a reload.
+    pub(crate) fn of(config: &Config, backend: &Backend, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+        let elevation = config.elevation.as_ref()?;
+        let of_all = || {
+            let (url, timeout) = (config.store.url.clone()?, config.store.timeout);
+            Some(SessionStoreConfig { url, timeout })
+        };
+        let store = elevation.store.clone().or_else(of_all);
+        if let Some(before) = before.filter(|before| before.config == *elevation && before.store == store) {
+            return Some(Arc::clone(before));
+        }
+        let (config, backend) = (elevation.clone(), backend.clone());
+        Some(Arc::new(Self { config, store, backend, cache: OnceCell::new() }))
+    }
+
+    async fn cache(&self) -> &TileCache {
+        let Backend { limits, clock, .. } = &self.backend;
+        self.cache.get_or_init(|| TileCache::open(&self.config, self.store.as_ref(), limits, clock)).await
+    }
+
+    /// Refreshes old tiles that are often asked for, until `stop` ends.
+    pub(crate) async fn work(self: Arc<Self>, stop: impl Future<Output = ()>) {
+        if let Some(worker) = self.cache().await.worker() {
+            worker.run(stop).await;
+        }
+    }
+
+    /// Opens the cache before anybody asks, and asks for one tile that GSI surely has: a mistyped origin says 404 to
+    /// everything, and would make a sea of the whole country.
+    pub(crate) async fn check(&self) {
+        let id = tiles::known(&self.config);
+        match self.cache().await.get(id).await {
+            Ok(answer) if answer.value.is_some() => tracing::info!(tile = %id, "elevation tiles can be had"),
+            Ok(_) => {
+                let origin = &self.config.origin;
+                tracing::warn!(tile = %id, origin, "the origin of elevation tiles does not have one that it should have");
+            }
+            Err(error) => tracing::warn!(tile = %id, %error, "elevation tiles cannot be had now"),
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Heights for clients: the same as on the API, under a policy.
+
+use axum::body::Body;
+use axum::http::Request;
+use axum::http::request::Parts;
+use axum::response::Response;
+use sekisho::gate::{Ask, Who};
+use sekisho::http::fields;
+use sekisho::limits::Cost;
+
+use super::{denied, turn};
+use crate::app::App;
+use crate::elevation::{Heights, door};
+use crate::facts::{self, Peer};
+use crate::respond::Problem;
+use crate::{caller, elevation};
+
+/// Whether a path is one of those, and which.
+pub(super) fn asked<'a>(app: &'a App, path: &str) -> Option<(&'a Heights, usize)> {
+    let heights = app.elevation.as_ref()?;
+    Some((heights, door::PATHS.iter().position(|known| *known == path)?))
+}
+
+/// The page itself costs nothing; what it asks for does.
+pub(super) async fn answer(
+    app: &App,
+    heights: &Heights,
+    peer: Peer,
+    head: Parts,
+    body: Option<Body>,
+) -> Result<Response, Problem> {
+    let policy = app.config.elevation.as_ref().map(|elevation| &elevation.policy);
+    let Some(policy) = policy.filter(|_| head.uri.path() != elevation::door::PAGE) else {
+        return Ok(door::answer(heights, Request::from_parts(head, body.unwrap_or_default())).await);
+    };
+    let client = facts::client(app, peer, &head.headers);
+    let caller = caller::establish(app, &[], policy, "", client, &head.headers).await?;
+    let facts = facts::of(app, policy, client, &caller, Some(head.uri.path()), &head.headers);
+    let asks = [Ask { policy: policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];
+    let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;
+    if !decision.allowed {
+        return Ok(denied(app, &decision));
+    }
+    turn(&decision).await;
+    let mut answer = door::answer(heights, Request::from_parts(head, body.unwrap_or_default())).await;
+    fields::add(answer.headers_mut(), app.config.headers, &decision);
+    Ok(answer)
+}

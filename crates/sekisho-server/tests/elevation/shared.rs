@@ -1,0 +1,119 @@
+//! Tiles in Redis.
+
+use std::time::Duration;
+
+use sekisho_elevation::{Layer, Pixel, Tile};
+use sekisho_server::config::Config;
+use sekisho_server::config::env::Environment;
+use sekisho_testkit::tiles::{TileServer, Trouble, ground};
+use sekisho_testkit::{RedisServer, poll_until};
+
+use super::support::TestServer;
+use super::{asked, assert_metres, at, half_surveyed, slope};
+
+const PLACE: &str = "/v1/elevation?lat=35.1&lon=138.5001";
+
+fn on(tiles: &TileServer, redis: &RedisServer, more: &str) -> TestServer {
+    for_days("30", tiles, redis, more)
+}
+
+fn for_days(days: &str, tiles: &TileServer, redis: &RedisServer, more: &str) -> TestServer {
+    let url = redis.url();
+    let environment = Environment::from([("REDIS_URL", url.as_str()), ("ELEVATION_CACHE_TTL_DAYS", days)]);
+    let config = Config::parse("test.yaml", &super::config(tiles, more)).unwrap();
+    let mut config = config.with_environment(&environment).unwrap();
+    // A busy machine is no outage.
+    config.store.timeout = Duration::from_secs(20);
+    TestServer::on_its_store(config)
+}
+
+fn tile() -> (u32, u32) {
+    Pixel::of(at(35.1, 138.5001), Layer::Dem5a.zoom()).tile()
+}
+
+fn text(redis: &RedisServer, key: &str, field: &str) -> Option<String> {
+    let is_there = redis.command(&["HEXISTS", key, field]).int() == 1;
+    is_there.then(|| redis.command(&["HGET", key, field]).text())
+}
+
+#[test]
+fn layers_are_kept_as_they_came_and_merged_for_the_seeds_clients() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    let server = on(&tiles, &redis, "");
+    assert_metres(&server.get(PLACE).expect(200)["elevation"], 730.1);
+    let (x, y) = tile();
+    let of_layer = format!("cycling:elevation:v1:data:dem5a:15:{x}:{y}");
+    assert!(text(&redis, &of_layer, "etag").is_some_and(|etag| etag.starts_with('"')));
+    assert!(text(&redis, &of_layer, "updated_at").is_some_and(|at| at.parse::<u64>().is_ok()));
+    let ttl = redis.command(&["TTL", &of_layer]).int();
+    assert!((29 * 86_400..=30 * 86_400).contains(&ttl), "{ttl}");
+
+    let merged = format!("cycling:elevation:v1:data:15:{x}:{y}");
+    let csv = poll_until(Duration::from_secs(60), || text(&redis, &merged, "content"));
+    let csv = csv.unwrap_or_else(|| panic!("{merged} was not written"));
+    assert_eq!((csv.lines().count(), csv.lines().next().unwrap().split(',').count()), (256, 256));
+    assert!(text(&redis, &merged, "updated_at").is_some());
+    // West of the border by laser, east of it by contour lines, pixel by pixel.
+    let csv = Tile::decode(csv.as_bytes()).unwrap();
+    let zoom = Layer::Dem5a.zoom();
+    for column in [0_u8, 100, 200, 255] {
+        let middle = Pixel { x: x * 256 + u32::from(column), y: y * 256 + 7 }.centre(zoom);
+        let expected = slope()(middle) + if middle.lon() < 138.5 { 0.0 } else { 30.0 };
+        assert!((csv.metres(column, 7).unwrap() - expected).abs() < 0.02, "{column}");
+    }
+}
+
+#[test]
+fn compat_off_leaves_the_csv_out() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    let server = on(&tiles, &redis, ", compat: off");
+    assert_metres(&server.get(PLACE).expect(200)["elevation"], 730.1);
+    // Everything that was fetched is there; whoever merges would have asked for other layers, too.
+    let keys = redis.command(&["KEYS", "cycling:elevation:v1:data:*"]);
+    let keys: Vec<String> = keys.items().iter().map(|key| key.text()).collect();
+    assert!(keys.iter().any(|key| key.contains(":dem5a:15:")), "{keys:?}");
+    assert!(keys.iter().all(|key| key.contains(":dem")), "{keys:?}");
+}
+
+#[test]
+fn another_instance_asks_the_origin_for_nothing() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    let answer = on(&tiles, &redis, ", compat: off").get(PLACE).expect(200);
+    assert!(!asked(&tiles).is_empty());
+    tiles.trouble(Trouble::Status(500));
+    let other = on(&tiles, &redis, ", compat: off");
+    let reply = other.get(PLACE);
+    assert!(reply.header("cache-status").contains("origin=0"), "{:?}", reply.headers);
+    assert_eq!(reply.expect(200), answer);
+    assert_eq!(asked(&tiles), vec![]);
+}
+
+#[test]
+fn without_redis_heights_are_told_all_the_same() {
+    let (tiles, redis) = (TileServer::start(ground::only(Layer::Dem5a, slope())), RedisServer::start());
+    let server = on(&tiles, &redis, ", layers: [dem5a]");
+    assert_metres(&server.get("/v1/elevation?lat=35.1&lon=138.2").expect(200)["elevation"], 400.0);
+    redis.kill9();
+    assert_metres(&server.get("/v1/elevation?lat=35.1&lon=138.3").expect(200)["elevation"], 500.0);
+    assert_metres(&server.get("/v1/elevation?lat=35.1&lon=138.2").expect(200)["elevation"], 400.0);
+}
+
+#[test]
+fn an_old_tile_that_is_often_asked_for_is_refreshed() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    for_days("365", &tiles, &redis, ", compat: off").get(PLACE).expect(200);
+    let (x, y) = tile();
+    let (name, now) = (format!("dem5a:15:{x}:{y}"), redis.command(&["TIME"]).items()[0].text());
+    let key = format!("cycling:elevation:v1:data:{name}");
+    let long_ago = (now.parse::<u64>().unwrap() - 100 * 86_400).to_string();
+    redis.command(&["HSET", &key, "updated_at", &long_ago]);
+    redis.command(&["ZADD", "cycling:elevation:v1:stats:rank", "50", &name]);
+    tiles.served();
+    let server = for_days("365", &tiles, &redis, ", compat: off");
+    let reply = server.get(PLACE);
+    assert!(reply.header("cache-status").contains("origin=0"), "{:?}", reply.headers);
+    let renewed = poll_until(Duration::from_secs(60), || text(&redis, &key, "updated_at").filter(|at| *at != long_ago));
+    assert!(renewed.is_some_and(|at| at >= now), "it is as old as before");
+    let asked: Vec<_> = asked(&tiles).into_iter().map(|served| (served.path, served.status)).collect();
+    assert_eq!(asked, [(format!("/xyz/dem5a_png/15/{x}/{y}.png"), 304)]);
+}
