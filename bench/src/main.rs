@@ -1,6 +1,8 @@
-//! Benchmarks side by side with peers: `cargo xtask bench limits`, `cargo xtask bench doors`, `cargo xtask bench sessions`.
+//! Benchmarks side by side with peers: `cargo xtask bench limits`, `cargo xtask bench doors`, `cargo xtask bench sessions`,
+//! `cargo xtask bench cache`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints its table, and stops where it fails")]
 
+mod cache;
 mod doors;
 mod keys;
 mod limits_memory;
@@ -23,6 +25,7 @@ fn main() -> anyhow::Result<()> {
         ["limits", "redis"] => limits_redis::run(),
         ["limits", "profile", what, tasks] => limits_redis::profile(what, tasks.parse()?),
         ["limits", "count", who, subjects] => limits_memory::profile(who, subjects.parse()?),
+        ["cache", which @ ..] => cache::run(which),
         ["doors", which @ ..] => {
             doors::run(which);
             Ok(())
@@ -39,7 +42,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         _ => anyhow::bail!(
-            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation]"
+            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation] | cache [hit|ratio|herd|elevation|refresh|rank]"
         ),
     }
 }

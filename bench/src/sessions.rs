@@ -67,7 +67,7 @@ fn members(user: &str, number: usize) -> Map<String, Value> {
 }
 
 /// A figure of `INFO`, be it a line of its own or `calls` of a command.
-fn figure(server: &RedisServer, section: &str, name: &str) -> u64 {
+pub(crate) fn figure(server: &RedisServer, section: &str, name: &str) -> u64 {
     let info = server.command(&["INFO", section]).text();
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let number = line.map(|line| line.strip_prefix("calls=").unwrap_or(line));

@@ -29,7 +29,7 @@ pub(crate) fn run(name: &str, args: &[&str]) -> Result<()> {
         return doors(args);
     }
     let run = ["run", "--release", "--package", "sekisho-bench"];
-    if name == "sessions" {
+    if matches!(name, "sessions" | "cache") {
         setup::redis_server()?;
     }
     // Only these measure the peers on Redis, which need more than Rust to build.

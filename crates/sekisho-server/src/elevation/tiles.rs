@@ -91,7 +91,7 @@ impl TileCache {
 }
 
 pub(super) async fn get(tiles: &Tiered, id: TileId) -> Result<Answer<Tile>, Unanswered> {
-    let key = Key::new(id.to_string()).map_err(|invalid| Unanswered::Failed(Failure::new(invalid.to_string())))?;
+    let key = Key::of(id).map_err(|invalid| Unanswered::Failed(Failure::new(invalid.to_string())))?;
     tiles.get(&key).await
 }
 

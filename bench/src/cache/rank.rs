@@ -1,0 +1,71 @@
+//! A million scores: how long any command keeps Redis from others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sekisho::cache::Key;
+use sekisho::cache::refresh::{Decay, Ranking, RedisRefresh, RefreshStore as _};
+use sekisho::clock::{ManualClock, Timestamp};
+use sekisho_testkit::RedisServer;
+
+use super::{connect, names, runtime, tile};
+use crate::measure::row;
+
+const MEMBERS: usize = 1_000_000;
+const DAY: Duration = Duration::from_secs(86_400);
+
+pub(super) fn run() -> anyhow::Result<()> {
+    println!("\n## A rank set of {MEMBERS} members\n\n| | calls | the longest command, ms |\n|---|---|---|");
+    let (runtime, server) = (runtime()?, RedisServer::start());
+    runtime.block_on(async {
+        let redis = connect(&server.url()).await?;
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_800_000_000)));
+        // One more than there may be, so that the lowest have to go as well.
+        let ranking = Ranking { decay: Decay::Seed, most: MEMBERS as u64 - 1_000, ..Ranking::default() };
+        let store = RedisRefresh::new(&redis, names(), ranking, clock.clone())?;
+        fill(&server.url()).await?;
+        // Whoever comes first notes the day; what decays is the days after it.
+        while store.decay().await? {}
+        server.command(&["CONFIG", "SET", "slowlog-max-len", "1000000"]);
+        server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "500"]);
+        server.command(&["SLOWLOG", "RESET"]);
+        let accesses: Vec<(Key, u64)> = (0..100_000).map(|n| (tile(n * 7 % MEMBERS), 1)).collect();
+        for batch in accesses.chunks(100) {
+            store.count(batch).await?;
+        }
+        tell("100,000 accesses counted", accesses.len() / 100, &server).await?;
+        clock.advance(DAY);
+        let mut calls = 1;
+        while store.decay().await? {
+            calls += 1;
+        }
+        tell("a day's decay of all, and the lowest 1,000 removed", calls, &server).await
+    })
+}
+
+/// An entry of Redis's log: its number, when, how many microseconds, the command, who and under which name.
+type Slow = (i64, i64, i64, Vec<String>, String, String);
+
+async fn tell(what: &str, calls: usize, server: &RedisServer) -> anyhow::Result<()> {
+    let mut connection = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
+    let log: Vec<Slow> = redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut connection).await?;
+    let longest = log.iter().map(|entry| entry.2).max();
+    let longest = longest.map_or_else(|| "below 0.5".to_owned(), |micros| format!("{:.2}", micros as f64 / 1_000.0));
+    row(what, &[("", calls.to_string()), ("", longest)]);
+    server.command(&["SLOWLOG", "RESET"]);
+    Ok(())
+}
+
+async fn fill(url: &str) -> anyhow::Result<()> {
+    let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let numbers: Vec<usize> = (0..MEMBERS).collect();
+    for batch in numbers.chunks(1_000) {
+        let mut command = redis::cmd("ZADD");
+        command.arg(names().rank);
+        for number in batch {
+            command.arg(1 + number % 500).arg(tile(*number).as_str());
+        }
+        command.query_async::<()>(&mut connection).await?;
+    }
+    Ok(())
+}

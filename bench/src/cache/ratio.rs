@@ -1,0 +1,91 @@
+//! How many of all requests are hits, at equal size: next to moka, quick_cache and a plain LRU.
+
+use std::sync::Arc;
+
+use sekisho::cache::{
+    Cache, Fetched, Key, Origin, OriginFuture, Policy, Raw, Reply, Room, Terms, Tier, Tiers, Validators,
+};
+use sekisho::clock::SystemClock;
+
+use super::{Zipf, runtime, tile};
+use crate::measure::row;
+
+const KEYS: usize = 100_000;
+const ENTRIES: [usize; 2] = [1_000, 10_000];
+const REQUESTS: usize = 1_000_000;
+
+pub(super) fn run() -> anyhow::Result<()> {
+    println!("\n## Hits in % of {REQUESTS} requests for {KEYS} keys\n");
+    println!("| workload, entries kept | moka | quick_cache | sekisho | sekisho, `lru` | sekisho of the better |");
+    println!("|---|---|---|---|---|---|");
+    let mut zipf = Zipf::new(KEYS, 0.9, 7);
+    let plain: Vec<usize> = (0..REQUESTS).map(|_| zipf.draw()).collect();
+    // After every 10,000 requests somebody reads 5,000 keys in a row that nobody asks for again.
+    let polluted: Vec<usize> = plain
+        .chunks(10_000)
+        .enumerate()
+        .flat_map(|(turn, chunk)| chunk.iter().copied().chain((0..5_000).map(move |n| KEYS + turn * 5_000 + n)))
+        .collect();
+    for (name, requests) in [("zipf(0.9)", &plain), ("the same with scans", &polluted)] {
+        for entries in ENTRIES {
+            let keys: Vec<Key> = requests.iter().map(|number| tile(*number)).collect();
+            let share = |hits: usize| hits as f64 * 100.0 / keys.len() as f64;
+            let (moka, quick) = (share(moka(&keys, entries)), share(quick_cache(&keys, entries)));
+            let (modern, lru) =
+                (share(ours(&keys, entries, Policy::Modern)?), share(ours(&keys, entries, Policy::Lru)?));
+            let percent = |value: f64| ("", format!("{value:.1}"));
+            let of = ("×", format!("{:.3}", modern / moka.max(quick)));
+            row(&format!("{name}, {entries}"), &[percent(moka), percent(quick), percent(modern), percent(lru), of]);
+        }
+    }
+    Ok(())
+}
+
+fn moka(keys: &[Key], entries: usize) -> usize {
+    let cache = moka::sync::Cache::<Key, Arc<Vec<u8>>>::new(entries as u64);
+    keys.iter()
+        .filter(|key| {
+            let is_hit = cache.get(*key).is_some();
+            if !is_hit {
+                cache.insert((*key).clone(), Arc::default());
+            }
+            is_hit
+        })
+        .count()
+}
+
+fn quick_cache(keys: &[Key], entries: usize) -> usize {
+    let cache = quick_cache::sync::Cache::<Key, Arc<Vec<u8>>>::new(entries);
+    keys.iter()
+        .filter(|key| {
+            let is_hit = cache.get(*key).is_some();
+            if !is_hit {
+                cache.insert((*key).clone(), Arc::default());
+            }
+            is_hit
+        })
+        .count()
+}
+
+/// Has everything.
+#[derive(Debug)]
+struct Plenty;
+
+impl Origin for Plenty {
+    fn fetch<'a>(&'a self, _: &'a Key, _: &'a Validators) -> OriginFuture<'a> {
+        Box::pin(async { Ok(Reply::Fetched(Fetched::default())) })
+    }
+}
+
+fn ours(keys: &[Key], entries: usize, policy: Policy) -> anyhow::Result<usize> {
+    let terms = Terms { room: Room { entries, bytes: 256 << 20, policy }, ..Terms::default() };
+    runtime()?.block_on(async {
+        let tiers = Tiers { origin: Some(Arc::new(Plenty)), ..Tiers::default() };
+        let cache = Cache::new("ratio", Raw, terms, tiers, Arc::new(SystemClock::start()))?;
+        let mut hits = 0;
+        for key in keys {
+            hits += usize::from(cache.get(key).await?.tier == Tier::Memory);
+        }
+        Ok(hits)
+    })
+}
