@@ -217,7 +217,7 @@ async fn a_get_costs_one_round_trip() {
     let server = RedisServer::start();
     let sessions = sessions_on(&server).await;
     sessions.put(&id("s"), &Document::new(seeds(0)).unwrap(), None).await.unwrap();
-    sessions.get(&id("s")).await.unwrap().unwrap();
+    until_copied(&server, &sessions, &id("s")).await;
     // Whoever waits for every answer is read from once for each question.
     let reads = || {
         let stats = server.command(&["INFO", "stats"]).text();
@@ -305,7 +305,7 @@ async fn until_copied(server: &RedisServer, sessions: &Sessions, id: &SessionId)
         let stats = server.command(&["INFO", "commandstats"]).text();
         stats.lines().find(|line| line.starts_with("cmdstat_mget:")).map(str::to_owned)
     };
-    for _ in 0..1_000 {
+    for _ in 0..6_000 {
         let before = reads();
         assert!(sessions.get(id).await.unwrap().is_some(), "{id:?}");
         if reads() == before {
