@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use sekisho::cache::{Ages, Cache, Form, Raw, RedisStore, RedisTerms, Reply, Shape, Terms, Tier, Tiers};
 use sekisho::clock::{Clock, WallClock};
-use sekisho::store::redis::{Options, Redis};
+use sekisho::store::redis::Redis;
 use sekisho_testkit::{RedisCluster, RedisServer, poll_until};
 
 use super::{
-    PATIENCE, PREFIX, TestOrigin, entry, exists, fetched, field, get, instance, instance_of, key, lease, terms, text,
+    PATIENCE, PREFIX, TestOrigin, entry, exists, fetched, field, get, instance, instance_of, key, lease, patient,
+    terms, text,
 };
 
 async fn json(server: &RedisServer, terms: Terms, origin: &Arc<TestOrigin>) -> Cache<Raw> {
@@ -126,7 +127,7 @@ async fn a_corrupt_value_is_a_miss_and_goes() {
         assert!(server.command(&["GET", &entry(name)]).text().starts_with("{\"cached_at\""), "{name}");
     }
 
-    let redis = Redis::connect(&server.url(), Options::default()).await.unwrap();
+    let redis = Redis::connect(&server.url(), patient()).await.unwrap();
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
     let (soft_timeout, hard_timeout) = (Duration::from_secs(2), Duration::from_secs(2));
     let (prefix, keep_for) = (PREFIX.to_owned(), terms().ages.keep_for);

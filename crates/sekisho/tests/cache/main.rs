@@ -132,7 +132,7 @@ pub(crate) async fn instance_of(
     shape: Shape,
     soft_timeout: Duration,
 ) -> Cache<Raw> {
-    let redis = Redis::connect(url, Options::default()).await.unwrap();
+    let redis = Redis::connect(url, patient()).await.unwrap();
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
     let keep_for = terms.ages.keep_for;
     let on = RedisTerms { prefix: PREFIX.to_owned(), shape, keep_for, soft_timeout, hard_timeout: soft_timeout };
@@ -141,6 +141,11 @@ pub(crate) async fn instance_of(
     let cache = Cache::new("test", Raw, terms, tiers, clock).unwrap();
     until("it follows", async || cache.is_following()).await;
     cache
+}
+
+/// A busy machine may take its time to answer a new connection.
+pub(crate) fn patient() -> Options {
+    Options { connect_timeout: Duration::from_secs(10), ..Options::default() }
 }
 
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {

@@ -7,15 +7,25 @@
 //! ```
 //! use std::sync::Arc;
 //! use sekisho::cache::refresh::{MemoryRefresh, Pace, Ranking, Refresh, Terms};
-//! use sekisho::cache::{Cache, Raw, Tiers};
+//! use sekisho::cache::{Cache, Key, Origin, OriginFuture, Raw, Reply, Tiers, Validators};
 //! use sekisho::clock::WallClock;
 //! use sekisho::limits::{Capacity, MemoryStore};
+//!
+//! #[derive(Debug)]
+//! struct Nothing;
+//!
+//! impl Origin for Nothing {
+//!     fn fetch<'a>(&'a self, _: &'a Key, _: &'a Validators) -> OriginFuture<'a> {
+//!         Box::pin(async { Ok(Reply::Missing) })
+//!     }
+//! }
+//!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!
 //! let clock = Arc::new(WallClock::new());
 //! let store = Arc::new(MemoryRefresh::new(Ranking::default(), clock.clone())?);
-//! let tiers = Tiers { refresh: Some(Refresh { terms: Terms::default(), store }), ..Tiers::default() };
+//! let refresh = Some(Refresh { terms: Terms::default(), store });
+//! let tiers = Tiers { origin: Some(Arc::new(Nothing)), refresh, shared: None };
 //! let cache = Cache::new("tiles", Raw, sekisho::cache::Terms::default(), tiers, clock.clone())?;
 //!
 //! let limits = Arc::new(MemoryStore::new(Capacity::default(), clock));

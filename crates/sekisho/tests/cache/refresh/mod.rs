@@ -15,10 +15,10 @@ use sekisho::cache::refresh::{
 use sekisho::cache::{self, Cache, Key, Origin, Raw, RedisStore, RedisTerms, Shape, Tiers, Token};
 use sekisho::clock::{Clock, ManualClock, Timestamp, WallClock};
 use sekisho::limits;
-use sekisho::store::redis::{Options, Redis};
+use sekisho::store::redis::Redis;
 use sekisho_testkit::{RedisCluster, RedisServer};
 
-use super::{PREFIX, TestOrigin, key, ms, until};
+use super::{PREFIX, TestOrigin, key, ms, patient, until};
 
 pub(crate) const RANK: &str = "cycling:elevation:v1:stats:rank";
 pub(crate) const QUEUE: &str = "cycling:elevation:v1:queue:refresh";
@@ -51,7 +51,7 @@ pub(crate) async fn everywhere(rankings: &[Ranking], test: impl AsyncFn(&str, &d
 }
 
 pub(crate) async fn on_redis(url: &str, ranking: Ranking, clock: Arc<dyn Clock>) -> RedisRefresh {
-    let redis = Redis::connect(url, Options { timeout: Duration::from_secs(10), ..Options::default() }).await.unwrap();
+    let redis = Redis::connect(url, patient()).await.unwrap();
     RedisRefresh::new(&redis, names(), ranking, clock).unwrap()
 }
 
@@ -90,15 +90,15 @@ pub(crate) async fn refreshing(url: &str, terms: Terms, origin: &Arc<TestOrigin>
 }
 
 pub(crate) async fn refreshing_from(url: &str, terms: Terms, origin: Arc<dyn Origin>) -> (Cache<Raw>, Pace) {
-    let patient = Duration::from_secs(10);
-    let redis = Redis::connect(url, Options::default()).await.unwrap();
+    let timeout = Duration::from_secs(10);
+    let redis = Redis::connect(url, patient()).await.unwrap();
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
     let on = RedisTerms {
         prefix: PREFIX.to_owned(),
         shape: Shape::Hash,
         keep_for: super::terms().ages.keep_for,
-        soft_timeout: patient,
-        hard_timeout: patient,
+        soft_timeout: timeout,
+        hard_timeout: timeout,
     };
     let tiers = Tiers {
         shared: Some(Arc::new(RedisStore::new(&redis, on, Arc::clone(&clock)).unwrap())),
@@ -115,8 +115,14 @@ pub(crate) async fn refreshing_from(url: &str, terms: Terms, origin: Arc<dyn Ori
     };
     let cache = Cache::new("tiles", Raw, terms, tiers, clock).unwrap();
     until("it follows", async || cache.is_following()).await;
-    let limits = limits::RedisStore::connect(url, patient, None).await.unwrap();
-    (cache, Pace::every(ms(1), "tiles", Arc::new(limits)).unwrap())
+    (cache, pace_of(url, ms(1)).await)
+}
+
+/// Given by Redis, for all who ask there.
+pub(crate) async fn pace_of(url: &str, interval: Duration) -> Pace {
+    // Whether it is there at once makes no difference: whoever has no turn asks again.
+    let (limits, _) = limits::RedisStore::start(url, Duration::from_secs(10), None).await.unwrap();
+    Pace::every(interval, "tiles", Arc::new(limits)).unwrap()
 }
 
 /// An entry as an older client left it, so many days ago.
