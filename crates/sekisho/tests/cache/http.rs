@@ -60,7 +60,7 @@ fn origin(url: &str, caps: HttpTerms) -> HttpOrigin {
 }
 
 fn cache_of(url: &str, caps: HttpTerms, terms: Terms) -> Cache<Raw> {
-    let tiers = Tiers { shared: None, origin: Some(Arc::new(origin(url, caps))), refresh: None };
+    let tiers = Tiers { origin: Some(Arc::new(origin(url, caps))), ..Tiers::default() };
     Cache::new("tiles", Raw, terms, tiers, Arc::new(WallClock::new())).unwrap()
 }
 
