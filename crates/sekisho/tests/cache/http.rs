@@ -60,7 +60,7 @@ fn origin(url: &str, caps: HttpTerms) -> HttpOrigin {
 }
 
 fn cache_of(url: &str, caps: HttpTerms, terms: Terms) -> Cache<Raw> {
-    let tiers = Tiers { shared: None, origin: Some(Arc::new(origin(url, caps))) };
+    let tiers = Tiers { shared: None, origin: Some(Arc::new(origin(url, caps))), ..Tiers::default() };
     Cache::new("tiles", Raw, terms, tiers, Arc::new(WallClock::new())).unwrap()
 }
 
@@ -117,7 +117,7 @@ async fn what_has_not_changed_is_not_sent_again() {
     };
     let store = RedisStore::new(&connected, on, Arc::clone(&clock)).unwrap();
     let origin = origin(&server.url("/{z}/{x}/{y}.png"), caps());
-    let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::new(origin)) };
+    let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::new(origin)), ..Tiers::default() };
     let cache = Cache::new("tiles", Raw, always_stale(), tiers, clock).unwrap();
     for version in ["1", "2", "3"] {
         let answer = cache.get(&key("15:1:2")).await.unwrap();
