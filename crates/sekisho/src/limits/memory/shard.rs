@@ -328,12 +328,32 @@ impl EndedReservations {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some((_, print, tag)) = self.order.pop_front() {
+        let Some((forget_at, print, tag)) = self.order.pop_front() else { return };
+        // A reservation under the same key that ended later stands further behind.
+        if self.by_tag.get(&(print, tag)).is_some_and(|ended| ended.forget_at == forget_at) {
             self.by_tag.remove(&(print, tag));
         }
     }
 
     fn bytes(&self) -> usize {
         self.by_tag.capacity() * (size_of::<((Fingerprint, Tag), Ended)>() + 1) + self.order.capacity() * 40
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_end_under_the_same_key_is_not_forgotten_with_the_earlier_one() {
+        let (print, tag) = (Fingerprint::from_lanes([1, 2]), Tag::random());
+        let ended = |forget_at| Ended { ending: Ending::Expired, expires: 0, forget_at, amounts: Amounts::new() };
+        let mut all = EndedReservations::default();
+        all.insert(print, tag, ended(10));
+        all.insert(print, tag, ended(20));
+        all.forget_old(15);
+        assert_eq!(all.by_tag.get(&(print, tag)).map(|ended| ended.forget_at), Some(20));
+        all.forget_old(20);
+        assert!(all.by_tag.is_empty() && all.order.is_empty());
     }
 }
