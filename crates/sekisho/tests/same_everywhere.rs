@@ -507,17 +507,18 @@ fn memory_answers_as_the_model() {
 }
 
 /// Both layouts, native and under the seeds' keys, on a store that is shared by all traces.
-fn store_answers_as_the_model(url: &str, cases: u32) {
+fn store_answers_as_the_model(url: &str, cases: u32, ops_of: impl Fn(&[Op]) -> Vec<Op>) {
     let runtime = runtime();
     let clock = ManualClock::default();
     let virtual_clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let timeout = Duration::from_secs(10);
     let store = runtime.block_on(RedisStore::connect(url, timeout, Some(virtual_clock))).unwrap();
     run(cases, |ops, case| {
+        let ops = ops_of(ops);
         for seed_keys in [false, true] {
             let prefix = format!("{case}{seed_keys}");
             let engine = EngineRun::new(Arc::new(store.clone()), clock.clone(), policies(seed_keys), prefix);
-            runtime.block_on(compare(ops, engine, policies(seed_keys)))?;
+            runtime.block_on(compare(&ops, engine, policies(seed_keys)))?;
         }
         Ok(())
     });
@@ -526,11 +527,22 @@ fn store_answers_as_the_model(url: &str, cases: u32) {
 #[test]
 fn redis_answers_as_the_model() {
     let server = sekisho_testkit::RedisServer::start();
-    store_answers_as_the_model(&server.url(), 400);
+    store_answers_as_the_model(&server.url(), 400, <[Op]>::to_vec);
 }
 
 #[test]
 fn cluster_answers_as_the_model() {
     let cluster = sekisho_testkit::RedisCluster::start(3);
-    store_answers_as_the_model(&cluster.url(), 250);
+    store_answers_as_the_model(&cluster.url(), 250, without_late_resets);
+}
+
+/// On Cluster each slot remembers its own part of a reservation. A part that was reset is reserved anew when the reservation is
+/// repeated by its key, because a slot cannot tell that from an attempt that never reached it: docs/concepts/limits.md.
+fn without_late_resets(ops: &[Op]) -> Vec<Op> {
+    let mut is_repeatable = false;
+    let stays = |op: &&Op| {
+        is_repeatable |= matches!(op, Op::Reserve(asks, _, Some(_)) if asks.len() > 1);
+        !(is_repeatable && matches!(op, Op::Reset(_)))
+    };
+    ops.iter().filter(stays).cloned().collect()
 }
