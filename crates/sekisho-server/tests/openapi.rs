@@ -10,7 +10,7 @@ use std::process::Command;
 use sekisho_elevation::Layer;
 use sekisho_server::config::Config;
 use sekisho_testkit::tiles::{TileServer, ground};
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::TestServer;
 
 const POLICIES: &str = r#"
@@ -54,6 +54,13 @@ fn decisions_are_answered_as_the_document_promises() {
     nothing_is_found(&server, &document, "policies.toml");
     let example = &document["paths"]["/v1/release"]["post"]["requestBody"]["content"]["application/json"]["example"];
     server.post("/v1/release", example).expect(404);
+    // Whether schemathesis ended what it had reserved before the lease did is luck.
+    for end in ["/v1/settle", "/v1/release"] {
+        let asked = json!({ "policy": "watched", "subject": end });
+        let id = server.post("/v1/reserve", &asked).expect(200)["reservation"].clone();
+        assert!(id.is_string(), "{id}");
+        server.post(end, &json!({ "reservation": id })).expect(200);
+    }
     // It was not all refused.
     let metrics = server.get("/metrics").text;
     let counts: Vec<&str> = metrics.lines().filter(|line| line.starts_with("sekisho_http_requests_total")).collect();
@@ -65,9 +72,7 @@ fn decisions_are_answered_as_the_document_promises() {
         ("/v1/peek", 200),
         ("/v1/reserve", 200),
         ("/v1/reserve", 429),
-        ("/v1/settle", 200),
         ("/v1/settle", 404),
-        ("/v1/release", 200),
         ("/v1/explain", 200),
         ("/v1/reset", 200),
         ("/v1/grant", 200),
