@@ -59,7 +59,7 @@ fn decisions_are_answered_as_the_document_promises() {
         let asked = json!({ "policy": "watched", "subject": end });
         let id = server.post("/v1/reserve", &asked).expect(200)["reservation"].clone();
         assert!(id.is_string(), "{id}");
-        server.post(end, &json!({ "reservation": id })).expect(200);
+        server.post(end, json!({ "reservation": id })).expect(200);
     }
     // It was not all refused.
     let metrics = server.get("/metrics").text;
