@@ -146,6 +146,29 @@ fn mistakes_in_caches() {
 }
 
 #[test]
+fn mistakes_in_elevation() {
+    let mut wrong = Vec::new();
+    for (elevation, expected) in [
+        ("origin: \"ftp://x\"", "`origin` must be a URL"),
+        ("layers: []", "`layers` must name at least one"),
+        ("layers: [dem, dem]", "`layers` names dem twice"),
+        ("ttl: 1s", "`ttl` must be 1h to 3650d"),
+        ("ttl: 10d, fresh_for: 11d", "`fresh_for` must be 1s to `ttl`"),
+        ("timeout: 0s", "`timeout` must be 10ms to 60s"),
+        ("entries: 0", "`entries` must be 1 to 1000000"),
+        ("bytes: 1KiB", "`bytes` must be 1MiB to 1024GiB"),
+        ("bytes: 2000000GiB", "`bytes` must be 1MiB to 1024GiB"),
+        ("policy: nobody", "nobody"),
+    ] {
+        let found = problems(&format!("elevation: {{ {elevation} }}\n"));
+        if !found.contains(expected) {
+            wrong.push(format!("{elevation}: {found} has no {expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
 fn mistakes_elsewhere() {
     let mut wrong = Vec::new();
     let route = |route: &str| {

@@ -104,8 +104,8 @@ pub(super) fn read(
     if let Some(node) = fields.peek("bytes")
         && let Some(bytes) = reader.size(node, "bytes")
     {
-        if bytes < 1 << 20 {
-            reader.complain(node.at, "`bytes` must be at least 1MiB");
+        if !(1 << 20..=1 << 40).contains(&bytes) {
+            reader.complain(node.at, "`bytes` must be 1MiB to 1024GiB");
         }
         config.bytes = bytes;
     }

@@ -35,7 +35,7 @@ pub(in crate::config) static ELEVATION: Section = section(
         key("missing_for", Kind::Duration, "how long it is remembered that there is no such tile, 1s to 3650d")
             .or(Fallback::Text("7d")),
         key("entries", Kind::Whole(1, 1_000_000), "how many decoded tiles are kept in memory").or(Fallback::Whole(1_000)),
-        key("bytes", Kind::Size, "how much memory they may take, at least 1MiB").or(Fallback::Text("256MiB")),
+        key("bytes", Kind::Size, "how much memory they may take, 1MiB to 1024GiB").or(Fallback::Text("256MiB")),
         key("max_age", Kind::Duration, "how long one in memory is believed before Redis is asked, 1s to 3650d")
             .or(Fallback::Text("10m")),
         key("timeout", Kind::Duration, "how long the origin may take for one tile, 10ms to 60s")
