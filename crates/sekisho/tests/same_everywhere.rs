@@ -104,6 +104,7 @@ enum Op {
     Explain(Ask),
     Reset(Ask),
     Override(Ask, u64, u64),
+    Block(Ask, u64),
 }
 
 #[derive(Debug, Clone)]
@@ -135,6 +136,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => ask().prop_map(Op::Explain),
         1 => ask().prop_map(Op::Reset),
         1 => (ask(), 0..12_u64, 1..4_000_000_u64).prop_map(|(ask, limit, until)| Op::Override(ask, limit, until)),
+        1 => (ask(), 0..4_000_000_u64).prop_map(|(ask, lasts)| Op::Block(ask, lasts)),
     ]
 }
 
@@ -144,7 +146,7 @@ fn trace() -> impl Strategy<Value = Vec<Op>> {
         for op in &mut ops {
             let asks: Vec<&mut Ask> = match op {
                 Op::Check(asks) | Op::Peek(asks) | Op::Reserve(asks, ..) => asks.iter_mut().collect(),
-                Op::Explain(ask) | Op::Reset(ask) | Op::Override(ask, ..) => vec![ask],
+                Op::Explain(ask) | Op::Reset(ask) | Op::Override(ask, ..) | Op::Block(ask, _) => vec![ask],
                 Op::Advance(_) | Op::Settle(..) | Op::Release(_) => Vec::new(),
             };
             for ask in asks {
@@ -240,6 +242,11 @@ impl ModelRun {
                 let limits: Vec<_> = (0..rules).map(|i| (i == 0).then_some(*limit)).collect();
                 model.override_limits(&limits, now + lasts);
                 self.figures_of(ask)
+            }
+            Op::Block(ask, lasts) => {
+                let model = self.of(ask);
+                model.advance(now);
+                if model.block(now + lasts) { self.figures_of(ask) } else { Answer::Refused("cost".into()) }
             }
         }
     }
@@ -419,6 +426,10 @@ impl EngineRun {
                 let limits = BTreeMap::from([(policy.rules[0].0.to_owned(), *limit)]);
                 let until = self.clock.now() + Duration::from_micros(*lasts);
                 decided(self.limits.override_limits(policy.name, self.subject(ask), None, &limits, until).await)
+            }
+            Op::Block(ask, lasts) => {
+                let until = self.clock.now() + Duration::from_micros(*lasts);
+                decided(self.limits.block(self.policies[ask.policy].name, self.subject(ask), None, until).await)
             }
         }
     }

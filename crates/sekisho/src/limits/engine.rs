@@ -10,7 +10,7 @@ use super::decision::{ChargeOutcome, Decision, Ended};
 use super::fallback::end_of_unbacked;
 use super::policy::{Cost, Policy, check_lease};
 use super::reservation::{Held, ReservationId, Tag};
-use super::rule::MAX_AMOUNT;
+use super::rule::{Algorithm, EXACT, MAX_AMOUNT};
 use super::store::{Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, Take, TakeKind, Taken, Target};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Invalid};
@@ -195,6 +195,23 @@ impl Limits {
         }
         let limits = rules.iter().map(|rule| limits.get(rule.name()).copied()).collect();
         self.operate(target, Operation::Override { limits, until }).await
+    }
+
+    /// Closes the policy's block rules for one subject until a time, unless they are closed for longer already. A grant
+    /// opens them again.
+    pub async fn block(
+        &self,
+        policy: &str,
+        subject: Subject,
+        endpoint: Option<Endpoint>,
+        until: Timestamp,
+    ) -> Result<Decision, Error> {
+        let target = self.target(policy, subject, endpoint)?;
+        if !target.policy.rules().iter().any(|rule| matches!(rule.algorithm, Algorithm::Block)) {
+            return Err(Invalid::new("policy", format!("`{policy}` has no rule that blocks")).into());
+        }
+        let until = until.min(Timestamp::from_micros(EXACT));
+        self.operate(target, Operation::Block { until }).await
     }
 
     /// Forgets everything. For tests.

@@ -211,6 +211,13 @@ impl Record {
                     limits.iter().zip(&self.states).map(|(limit, state)| limit.filter(|_| !is_block(state))).collect();
                 self.override_ = Some(Box::new(Override { until, limits }));
             }
+            Operation::Block { until } => {
+                for state in &mut self.states {
+                    if let State::Block { until: blocked } = state {
+                        *blocked = until.as_micros().max(*blocked);
+                    }
+                }
+            }
         }
     }
 

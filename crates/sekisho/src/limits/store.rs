@@ -72,7 +72,7 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
     /// Settles or releases without anyone waiting for it: what a dropped `Admission` does.
     fn end_later(&self, end: End);
 
-    /// Resets, grants or overrides, and answers with the figures afterwards.
+    /// Resets, grants, overrides or blocks, and answers with the figures afterwards.
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken>;
 
     /// Whether the store answers.
@@ -181,4 +181,6 @@ pub enum Operation {
     Grant(Vec<u64>),
     /// Replaces the limits of the rules that are `Some`, until then.
     Override { limits: Vec<Option<u64>>, until: Timestamp },
+    /// Closes the block rules until then, unless they are closed for longer. A grant opens them.
+    Block { until: Timestamp },
 }

@@ -343,7 +343,11 @@ impl Model {
             Plain::Interval { max_wait, .. } => {
                 shared(limit.min(u64::from(state.next <= now + max_wait)), state.next.max(now))
             }
-            Plain::Block => shared(limit.min(u64::from(state.blocked_until <= now)), state.blocked_until.max(now)),
+            // Nobody holds anything of a block.
+            Plain::Block => {
+                let remaining = limit.min(u64::from(state.blocked_until <= now));
+                (limit, limit - remaining, 0, remaining, state.blocked_until.max(now))
+            }
         }
     }
 
@@ -467,5 +471,17 @@ impl Model {
             }
         }
         self.over = Some((until, limits));
+    }
+
+    /// Whether there is anything to block.
+    pub(crate) fn block(&mut self, until: u64) -> bool {
+        let mut has_block = false;
+        for (state, rule) in self.states.iter_mut().zip(&self.policy.rules) {
+            if let Plain::Block = rule.1 {
+                state.blocked_until = state.blocked_until.max(until);
+                has_block = true;
+            }
+        }
+        has_block
     }
 }

@@ -118,3 +118,21 @@ pub(super) async fn a_block_is_lifted_early_by_a_reset_or_an_override(harness: &
     desk.reset().await;
     assert!(desk.check(1).await.allowed);
 }
+
+pub(super) async fn a_block_grows_and_never_shrinks_until_it_is_lifted(harness: &Harness) {
+    let desk = blockable(harness);
+    desk.override_rule("sliding_log", 1, 4 * MINUTE).await.unwrap();
+    let block = async |seconds| {
+        let until = desk.now() + Duration::from_secs(seconds);
+        desk.limits.block("p", desk.subject.clone(), None, until).await.unwrap();
+        desk.check(1).await.retry_after()
+    };
+    assert_eq!(block(30).await, Some(Duration::from_secs(30)));
+    assert_eq!(block(90).await, Some(Duration::from_secs(90)));
+    assert_eq!(block(10).await, Some(Duration::from_secs(90)), "a shorter one says nothing new");
+    desk.grant(1).await;
+    assert!(desk.check(1).await.allowed);
+    assert!(!desk.check(1).await.allowed, "what an operator set beside it still holds");
+    let nothing = Desk::with_rule(harness, log());
+    assert!(nothing.limits.block("p", nothing.subject.clone(), None, nothing.now() + MINUTE).await.is_err());
+}

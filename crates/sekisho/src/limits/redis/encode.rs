@@ -296,6 +296,12 @@ pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
                 body.amount(Some(*amount));
             }
         }
+        Operation::Block { until } => {
+            body.uint::<1>(3).uint::<8>(until.as_micros());
+            for _ in rules {
+                body.amount(None);
+            }
+        }
         Operation::Override { limits, until } => {
             body.uint::<1>(2).uint::<8>(until.as_micros());
             for (rule, limit) in rules.iter().zip(limits) {

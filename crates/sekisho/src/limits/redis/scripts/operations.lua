@@ -1,4 +1,4 @@
--- Settle, release, confirm; reset, grant, override.
+-- Settle, release, confirm; reset, grant, override, block.
 
 -- A body says 'as reserved' or 'no override' by the largest number of its six bytes.
 function L.run_end(body, count, k, a, now, slack)
@@ -71,6 +71,10 @@ function L.run_admin(body, _, k, a, now, slack)
       local given = L.grant(r, R, r[7], now, n, price, pers[i], L.holds_of(R, p, r))
       -- What is settled has no place in the bucket any more: it is taken to have lain below all holds.
       if given > 0 and #R[2] > 0 then L.move_down(R, p, r, given, function() return true end) end
+    end
+  elseif what == 3 then
+    for _, r in ipairs(rules) do
+      if r[1] == 9 then R[r[7]] = max(R[r[7]], till) end
     end
   else
     local o = { till }
