@@ -197,6 +197,13 @@ impl Limits {
         self.operate(target, Operation::Override { limits, until }).await
     }
 
+    /// Counts what was spent already, whatever the limits say. Rather reserve: then it is counted before it is spent.
+    pub async fn charge(&self, charge: &Charge) -> Result<Decision, Error> {
+        let target = self.target(&charge.policy, charge.subject.clone(), charge.endpoint.clone())?;
+        let amounts = target.policy.amounts(&charge.cost)?.to_vec();
+        self.operate(target, Operation::Charge(amounts)).await
+    }
+
     /// Closes the policy's block rules for one subject until a time, unless they are closed for longer already. A grant
     /// opens them again.
     pub async fn block(

@@ -211,6 +211,8 @@ impl Record {
                     limits.iter().zip(&self.states).map(|(limit, state)| limit.filter(|_| !is_block(state))).collect();
                 self.override_ = Some(Box::new(Override { until, limits }));
             }
+            // The longest gap of an interval: nobody drew any entropy.
+            Operation::Charge(amounts) => self.take(policy, now, amounts, u32::MAX),
             Operation::Block { until } => {
                 for state in &mut self.states {
                     if let State::Block { until: blocked } = state {

@@ -72,7 +72,7 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
     /// Settles or releases without anyone waiting for it: what a dropped `Admission` does.
     fn end_later(&self, end: End);
 
-    /// Resets, grants, overrides or blocks, and answers with the figures afterwards.
+    /// Resets, grants, overrides, blocks or charges, and answers with the figures afterwards.
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken>;
 
     /// Whether the store answers.
@@ -183,4 +183,6 @@ pub enum Operation {
     Override { limits: Vec<Option<u64>>, until: Timestamp },
     /// Closes the block rules until then, unless they are closed for longer. A grant opens them.
     Block { until: Timestamp },
+    /// Counts these amounts per rule whatever the limits say: they are spent already.
+    Charge(Vec<u64>),
 }

@@ -151,6 +151,7 @@ fn all() -> Vec<Case> {
         operator::a_reset_forgets_reservations_and_overrides,
         operator::a_block_denies_until_its_time,
         operator::a_block_is_lifted_early_by_a_reset_or_an_override,
+        operator::what_is_charged_counts_past_the_limit,
         operator::a_block_grows_and_never_shrinks_until_it_is_lifted,
         pacing::concurrency_counts_open_reservations_only,
         pacing::concurrency_says_when_enough_leases_have_run_out,

@@ -136,3 +136,18 @@ pub(super) async fn a_block_grows_and_never_shrinks_until_it_is_lifted(harness: 
     let nothing = Desk::with_rule(harness, log());
     assert!(nothing.limits.block("p", nothing.subject.clone(), None, nothing.now() + MINUTE).await.is_err());
 }
+
+pub(super) async fn what_is_charged_counts_past_the_limit(harness: &Harness) {
+    let week = Rule::fixed_window(5, 7 * 1_440 * MINUTE).unwrap();
+    let rules = vec![log(), week, Rule::gcra(5, MINUTE, None).unwrap(), Rule::block()];
+    let desk = Desk::with_policy(harness, Policy::new("p", rules).unwrap());
+    desk.limits.block("p", desk.subject.clone(), None, desk.now() + MINUTE).await.unwrap();
+    for _ in 0..2 {
+        desk.limits.charge(&desk.charge(4)[0]).await.unwrap();
+    }
+    let used: Vec<u64> = desk.explain().await.iter().map(|rule| rule.used).collect();
+    assert_eq!(used, [8, 8, 5, 1], "a bucket can be no more than full");
+    desk.advance(MINUTE);
+    let week_left = desk.check(1).await.retry_after().unwrap();
+    assert!(week_left > MINUTE, "the longest window is over its limit: {week_left:?}");
+}

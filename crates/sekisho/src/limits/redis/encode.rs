@@ -296,6 +296,13 @@ pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
                 body.amount(Some(*amount));
             }
         }
+        Operation::Charge(amounts) => {
+            // Members of a sorted set need names of their own.
+            body.uint::<1>(4).uint::<8>(u64::from(rand::random::<u32>()));
+            for amount in amounts {
+                body.amount(Some(*amount));
+            }
+        }
         Operation::Block { until } => {
             body.uint::<1>(3).uint::<8>(until.as_micros());
             for _ in rules {
@@ -311,7 +318,7 @@ pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
         }
     }
     target(when.now, of, &mut body, &mut job);
-    job.repeatable = !matches!(operation, Operation::Grant(_));
+    job.repeatable = !matches!(operation, Operation::Grant(_) | Operation::Charge(_));
     finished(job, &bytes, std::iter::once(of))
 }
 

@@ -1,4 +1,4 @@
--- Settle, release, confirm; reset, grant, override, block.
+-- Settle, release, confirm; reset, grant, override, block, charge.
 
 -- A body says 'as reserved' or 'no override' by the largest number of its six bytes.
 function L.run_end(body, count, k, a, now, slack)
@@ -75,6 +75,12 @@ function L.run_admin(body, _, k, a, now, slack)
   elseif what == 3 then
     for _, r in ipairs(rules) do
       if r[1] == 9 then R[r[7]] = max(R[r[7]], till) end
+    end
+  elseif what == 4 then
+    for i, r in ipairs(rules) do
+      local _, price = L.terms(R, i, r)
+      local n = sunpack('>I6', body, first + 6 * i - 6)
+      L.take(r, R, r[7], now, n, price, false, 4294967295, pers[i], string.format('%012x', till))
     end
   else
     local o = { till }
