@@ -86,6 +86,8 @@ pub mod keyspace;
 pub mod limits;
 mod meters;
 mod open;
+#[cfg(feature = "outbound")]
+pub mod outbound;
 pub mod revocation;
 pub mod sessions;
 pub mod store;

@@ -294,7 +294,7 @@ impl Limits {
 }
 
 impl Held {
-    pub(super) fn of(target: &Target) -> Self {
+    pub(crate) fn of(target: &Target) -> Self {
         let policy = target.policy.name().to_owned();
         Self { policy, subject: target.subject.clone(), endpoint: target.endpoint.clone() }
     }

@@ -90,7 +90,7 @@ fn strictest<'a>(policies: impl Iterator<Item = &'a Policy>, of_the_store: OnFai
 
 /// Ending a reservation that was admitted while the store was away. It may have been made all the same, if only the answer
 /// was lost, and then it ends; otherwise there is nothing to end, and that is no mistake of the caller's.
-pub(super) fn end_of_unbacked(end: &End, answer: Result<EndOutcome, Error>) -> Result<EndOutcome, Error> {
+pub(crate) fn end_of_unbacked(end: &End, answer: Result<EndOutcome, Error>) -> Result<EndOutcome, Error> {
     match answer {
         Err(Error::UnknownReservation | Error::Unavailable { .. }) => {
             let ending = match end.how {

@@ -9,15 +9,15 @@ pub(crate) mod algorithms;
 pub mod conformance;
 mod decision;
 mod engine;
-mod fallback;
+pub(crate) mod fallback;
 pub mod memory;
 mod period;
-mod policy;
+pub(crate) mod policy;
 mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
-mod reservation;
-mod rule;
+pub(crate) mod reservation;
+pub(crate) mod rule;
 pub mod store;
 
 pub use admission::{Admission, Reserved};

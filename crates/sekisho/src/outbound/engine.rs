@@ -1,0 +1,380 @@
+//! One reservation per request that goes out.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde::{Serialize, Serializer};
+use smallvec::smallvec;
+use url::Url;
+
+use super::cooldown;
+use super::domains::{Domains, Governed};
+use super::outcome::{Kind, Outcome};
+use super::permit::Permit;
+use super::seed::{self, DomainDailyBudget};
+use super::site::Site;
+use super::terms::{CONCURRENCY, COOLDOWN, INCIDENTS, INTERVAL, PAGES, REQUESTS, RULES, UNLIMITED};
+use crate::clock::Timestamp;
+use crate::error::Error;
+use crate::key::Subject;
+use crate::limits::fallback::end_of_unbacked;
+use crate::limits::policy::Amounts;
+use crate::limits::reservation::{Held, Tag};
+use crate::limits::rule::EXACT;
+use crate::limits::store::{Demand, End, Operation, Take, TakeKind, Taken, Target};
+use crate::limits::{LimitStore, OnFailure, ReservationId, RuleOutcome};
+
+/// Decides which requests go out, and when. Cheap to clone; clones are the same.
+#[derive(Debug, Clone)]
+pub struct Outbound {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    domains: ArcSwap<Domains>,
+    store: Arc<dyn LimitStore>,
+}
+
+/// The answer to an acquire.
+#[derive(Debug, Clone)]
+pub enum Acquired {
+    Admitted(Admitted),
+    Denied(Denied),
+}
+
+#[derive(Debug, Clone)]
+pub struct Admitted {
+    pub permit: Permit,
+    /// To be sent only then; now if there is none.
+    pub wait_until: Option<Timestamp>,
+    /// Left after this request, of the tightest budget; [`UNLIMITED`] where none is known.
+    pub requests_remaining: u64,
+    pub pages_remaining: u64,
+    /// Admitted all the same, by `mode: observe`: this is why it would not have been.
+    pub observed: Option<Reason>,
+    /// The instant it was decided for, on the store's clock.
+    pub at: Timestamp,
+    /// The store did not decide: it was let through by `on_failure: open`.
+    pub is_degraded: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Denied {
+    pub reason: Reason,
+    /// The earliest time at which it can be admitted.
+    pub retry_at: Option<Timestamp>,
+    pub requests_remaining: u64,
+    pub pages_remaining: u64,
+    pub at: Timestamp,
+}
+
+/// Why not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The domain asked to be left alone.
+    Cooldown,
+    /// The day's requests or pages are spent.
+    Budget,
+    /// Others are asking it, or its next turn is too far away.
+    Busy,
+    /// Its robots.txt forbids it.
+    Robots,
+}
+
+impl Reason {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cooldown => "domain_cooldown",
+            Self::Budget => "domain_budget_exceeded",
+            Self::Busy => "domain_busy",
+            Self::Robots => "robots_disallowed",
+        }
+    }
+}
+
+impl Serialize for Reason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// One budget for today.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    pub(super) used: u64,
+    pub(super) remaining: u64,
+}
+
+/// What is known of a site.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Figures {
+    pub(super) requests: Budget,
+    pub(super) pages: Budget,
+    pub(super) cooldown_until: Option<Timestamp>,
+    pub(super) at: Timestamp,
+}
+
+impl Figures {
+    pub(super) const fn unlimited() -> Self {
+        let budget = Budget { used: 0, remaining: UNLIMITED };
+        Self { requests: budget, pages: budget, cooldown_until: None, at: Timestamp::from_micros(0) }
+    }
+}
+
+impl Outbound {
+    pub fn new(domains: Domains, store: Arc<dyn LimitStore>) -> Self {
+        Self { inner: Arc::new(Inner { domains: ArcSwap::from_pointee(domains), store }) }
+    }
+
+    /// The terms that hold now.
+    pub fn domains(&self) -> Arc<Domains> {
+        self.inner.domains.load_full()
+    }
+
+    /// Other terms from now on; what was counted stays.
+    pub fn replace(&self, domains: Domains) {
+        self.inner.domains.store(Arc::new(domains));
+    }
+
+    /// Books a request, with the time at which it may leave.
+    pub async fn acquire(&self, url: &Url, kind: Kind) -> Result<Acquired, Error> {
+        self.reserve(&Site::of(url)?, kind, true).await
+    }
+
+    /// Books a request only if it may leave at once.
+    pub async fn try_acquire(&self, url: &Url, kind: Kind) -> Result<Acquired, Error> {
+        self.reserve(&Site::of(url)?, kind, false).await
+    }
+
+    async fn reserve(&self, site: &Site, kind: Kind, is_patient: bool) -> Result<Acquired, Error> {
+        let domains = self.inner.domains.load_full();
+        let mut take = Take {
+            demands: smallvec![],
+            kind: TakeKind::Reserve {
+                tag: Tag::random(),
+                lease: crate::clock::micros(domains.settings().lease),
+                repeated: false,
+            },
+            entropy: rand::random(),
+        };
+        for (name, governed) in domains.charged(site) {
+            let policy = if is_patient { &governed.patient } else { &governed.prompt };
+            let target = target(name, policy)?;
+            take.demands.push(Demand { target, amounts: cost(1, u64::from(kind == Kind::Page), 1, 0) });
+        }
+        let taken = self.inner.store.take(&take).await?;
+        if taken.allowed {
+            self.count_observed(&take, &taken).await?;
+        }
+        Ok(acquired(&take, &taken))
+    }
+
+    /// The engine holds nothing of what only `mode: observe` let through, but it is sent all the same, and must show.
+    async fn count_observed(&self, take: &Take, taken: &Taken) -> Result<(), Error> {
+        for (demand, rules) in take.demands.iter().zip(&taken.outcomes) {
+            if !is_within(rules) {
+                let spent = cost(demand.amounts[REQUESTS], demand.amounts[PAGES], 0, 0);
+                self.inner.store.operate(&demand.target, &Operation::Charge(spent.to_vec())).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says what became of a request. Repeating it changes nothing.
+    ///
+    /// A domain that asks for a pause gets it before the request ends, so that nobody slips in between.
+    pub async fn settle(&self, permit: &Permit, outcome: Outcome) -> Result<(), Error> {
+        let domains = self.inner.domains.load_full();
+        let mut targets = Vec::new();
+        let mut terms = Vec::new();
+        for held in &permit.0.held {
+            let governed = domains.of_subject(&held.subject)?;
+            targets.push(Target {
+                policy: Arc::clone(&governed.patient),
+                subject: held.subject.clone(),
+                endpoint: None,
+            });
+            terms.push(&governed.terms);
+        }
+        // The last one is the domain itself.
+        if let Some(domain) = targets.last() {
+            match outcome.not_before() {
+                Some(until) => self.block(domain, until).await?,
+                None if outcome.is_incident() => self.cool_down(domain).await?,
+                None => {}
+            }
+        }
+        let is_observed = terms.iter().all(|terms| terms.observe);
+        let how = outcome.end(terms.into_iter());
+        let end = End { tag: permit.0.tag, is_shared: true, targets, how };
+        let answer = match self.inner.store.end(&end).await {
+            // Nothing was held of it, and it is counted.
+            Err(Error::UnknownReservation) if is_observed => return Ok(()),
+            answer => answer,
+        };
+        if permit.0.is_unbacked { end_of_unbacked(&end, answer).map(drop) } else { answer.map(drop) }
+    }
+
+    /// One more incident, unless the domain is left alone already: all that was in flight then is one incident.
+    async fn cool_down(&self, domain: &Target) -> Result<(), Error> {
+        let demand = Demand { target: domain.clone(), amounts: cost(0, 0, 0, 1) };
+        let take = Take { demands: smallvec![demand], kind: TakeKind::Check, entropy: 0 };
+        let taken = self.inner.store.take(&take).await?;
+        let incidents = taken.outcomes.first().and_then(|rules| rules.get(INCIDENTS));
+        match incidents {
+            Some(incidents) if is_within(&taken.outcomes[0]) => {
+                self.block(domain, taken.at + cooldown::after(incidents.used, rand::random())).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn block(&self, domain: &Target, until: Timestamp) -> Result<(), Error> {
+        let until = until.min(Timestamp::from_micros(EXACT));
+        self.inner.store.operate(domain, &Operation::Block { until }).await.map(drop)
+    }
+
+    /// Nobody of the fleet asks this domain before then; a longer pause stays.
+    pub async fn pause(&self, site: &Site, until: Timestamp) -> Result<(), Error> {
+        let domains = self.inner.domains.load();
+        let charged = domains.charged(site);
+        let (name, governed) = charged[charged.len() - 1];
+        self.block(&target(name, &governed.patient)?, until).await
+    }
+
+    /// Lifts a cooldown; what was spent stays spent.
+    pub async fn lift(&self, site: &Site) -> Result<DomainDailyBudget, Error> {
+        let domains = self.inner.domains.load_full();
+        for (name, governed) in domains.charged(site) {
+            let mut given = vec![0; RULES];
+            given[COOLDOWN] = 1;
+            self.inner.store.operate(&target(name, &governed.patient)?, &Operation::Grant(given)).await?;
+        }
+        self.budget(site).await
+    }
+
+    pub(super) async fn record(&self, site: &Site, is_page: bool) -> Result<(), Error> {
+        let domains = self.inner.domains.load_full();
+        for (name, governed) in domains.charged(site) {
+            let spent = Operation::Charge(cost(1, u64::from(is_page), 0, 0).to_vec());
+            self.inner.store.operate(&target(name, &governed.patient)?, &spent).await?;
+        }
+        Ok(())
+    }
+
+    /// What a domain was asked today, and may be; for a host with a rule of its own, by that rule.
+    pub async fn budget(&self, site: &Site) -> Result<DomainDailyBudget, Error> {
+        let domains = self.inner.domains.load_full();
+        let (name, governed) = domains.charged(site)[0];
+        let Figures { requests, pages, cooldown_until, at } = self.figures(site).await?;
+        Ok(DomainDailyBudget {
+            domain: name.to_owned(),
+            requests_today: requests.used,
+            pages_today: pages.used,
+            max_requests_per_day: governed.terms.max_requests_per_day,
+            max_pages_per_day: governed.terms.max_pages_per_day,
+            date: date(governed, at),
+            requests_remaining: requests.remaining,
+            pages_remaining: pages.remaining,
+            cooldown_until,
+        })
+    }
+
+    pub(super) async fn figures(&self, site: &Site) -> Result<Figures, Error> {
+        let domains = self.inner.domains.load_full();
+        let mut take = Take { demands: smallvec![], kind: TakeKind::Peek, entropy: 0 };
+        for (name, governed) in domains.charged(site) {
+            let target = target(name, &governed.patient)?;
+            take.demands.push(Demand { target, amounts: cost(0, 0, 0, 0) });
+        }
+        let taken = self.inner.store.take(&take).await?;
+        let cooldowns = taken.outcomes.iter().filter_map(|rules| rules.get(COOLDOWN)?.denied_until);
+        Ok(Figures {
+            requests: budget_of(&taken, REQUESTS),
+            pages: budget_of(&taken, PAGES),
+            cooldown_until: cooldowns.max(),
+            at: taken.at,
+        })
+    }
+
+    pub(super) fn is_open_on_failure(&self) -> bool {
+        self.inner.domains.load().settings().on_failure == OnFailure::Open
+    }
+}
+
+fn target(name: &str, policy: &Arc<crate::limits::Policy>) -> Result<Target, Error> {
+    Ok(Target { policy: Arc::clone(policy), subject: Subject::new(name)?, endpoint: None })
+}
+
+fn cost(requests: u64, pages: u64, turns: u64, incidents: u64) -> Amounts {
+    let mut amounts = Amounts::from_elem(0, RULES);
+    (amounts[REQUESTS], amounts[PAGES], amounts[INCIDENTS]) = (requests, pages, incidents);
+    (amounts[COOLDOWN], amounts[INTERVAL], amounts[CONCURRENCY]) = (turns, turns, turns);
+    amounts
+}
+
+fn acquired(take: &Take, taken: &Taken) -> Acquired {
+    let (requests, pages) = (budget_of(taken, REQUESTS).remaining, budget_of(taken, PAGES).remaining);
+    let rules = || taken.outcomes.iter().flatten();
+    if !taken.allowed {
+        let retry_at = rules().filter_map(|rule| rule.denied_until).max();
+        let reason = denied_by(taken).unwrap_or(Reason::Busy);
+        return Acquired::Denied(Denied {
+            reason,
+            retry_at,
+            requests_remaining: requests,
+            pages_remaining: pages,
+            at: taken.at,
+        });
+    }
+    let TakeKind::Reserve { tag, .. } = take.kind else { unreachable!("only reservations are acquired") };
+    let held = take.demands.iter().map(|demand| Held::of(&demand.target)).collect();
+    let is_degraded = taken.degraded.is_some();
+    Acquired::Admitted(Admitted {
+        permit: Permit(ReservationId { tag, held, is_unbacked: is_degraded }),
+        wait_until: rules().filter_map(|rule| rule.wait_until).max(),
+        requests_remaining: requests,
+        pages_remaining: pages,
+        observed: denied_by(taken),
+        at: taken.at,
+        is_degraded,
+    })
+}
+
+/// A cooldown is said before a spent budget, and that before a turn: each is the longer story.
+fn denied_by(taken: &Taken) -> Option<Reason> {
+    let denies = |at: &[usize]| taken.outcomes.iter().any(|rules| at.iter().any(|i| is_denied(rules, *i)));
+    [
+        (Reason::Cooldown, &[COOLDOWN][..]),
+        (Reason::Budget, &[REQUESTS, PAGES]),
+        (Reason::Busy, &[INTERVAL, CONCURRENCY]),
+    ]
+    .into_iter()
+    .find(|(_, rules)| denies(rules))
+    .map(|(reason, _)| reason)
+}
+
+fn is_denied(rules: &[RuleOutcome], i: usize) -> bool {
+    rules.get(i).is_some_and(|rule| rule.denied_until.is_some())
+}
+
+fn is_within(rules: &[RuleOutcome]) -> bool {
+    rules.iter().all(|rule| rule.denied_until.is_none())
+}
+
+/// What is used by the most specific rule, and what is left of the tightest.
+fn budget_of(taken: &Taken, rule: usize) -> Budget {
+    let of = |rules: &Vec<RuleOutcome>| rules.get(rule).map(|rule| (rule.used + rule.held, rule.remaining));
+    let used = taken.outcomes.first().and_then(of).map_or(0, |(used, _)| used);
+    let remaining = taken.outcomes.iter().filter_map(of).map(|(_, remaining)| remaining).min();
+    Budget { used, remaining: seed::remaining(remaining.unwrap_or(UNLIMITED)) }
+}
+
+/// The day that holds `at`, in the domain's zone.
+fn date(governed: &Governed, at: Timestamp) -> String {
+    let micros = i64::try_from(at.as_micros()).unwrap_or(i64::MAX);
+    let instant = jiff::Timestamp::from_microsecond(micros).unwrap_or(jiff::Timestamp::MAX);
+    instant.to_zoned(governed.terms.zone.clone()).date().to_string()
+}

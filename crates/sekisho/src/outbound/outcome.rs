@@ -1,0 +1,86 @@
+//! What became of a request, and what it therefore costs.
+
+use super::terms::{Charged, PAGES, REQUESTS, RULES, Terms};
+use crate::clock::Timestamp;
+use crate::limits::store::{EndHow, SmallAmounts};
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A page: it counts against both budgets.
+    Page,
+    /// Anything else, such as an API call, an image or robots.txt.
+    Request,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It never left: the name did not resolve, or nobody could be connected to.
+    NotSent,
+    /// It was sent, and no answer came.
+    NoAnswer,
+    /// An answer. `page` if it was one; nobody may ask the domain again before `not_before`.
+    Answered { status: u16, page: bool, not_before: Option<Timestamp> },
+}
+
+impl Outcome {
+    /// The domain wants to be left alone, and does not say for how long.
+    pub(super) const fn is_incident(&self) -> bool {
+        matches!(self, Self::Answered { status: 429 | 503, not_before: None, .. })
+    }
+
+    pub(super) const fn not_before(&self) -> Option<Timestamp> {
+        match self {
+            Self::Answered { not_before, .. } => *not_before,
+            Self::NotSent | Self::NoAnswer => None,
+        }
+    }
+
+    /// What each rule of each policy stays charged with.
+    pub(super) fn end<'a>(&self, terms: impl Iterator<Item = &'a Terms>) -> EndHow {
+        if *self == Self::NotSent {
+            return EndHow::Release;
+        }
+        EndHow::Settle(terms.map(|terms| self.amounts(terms)).collect())
+    }
+
+    fn amounts(&self, terms: &Terms) -> SmallAmounts {
+        let unless_only_success = (terms.charge == Charged::Success).then_some(0);
+        let (requests, pages) = match *self {
+            Self::Answered { status: 304, .. } => (Some(terms.not_modified_cost), Some(0)),
+            Self::Answered { status: 200..=299, page, .. } => (None, (!page).then_some(0)),
+            Self::Answered { .. } | Self::NoAnswer | Self::NotSent => (unless_only_success, Some(0)),
+        };
+        // Its turn is over, and it is no longer in flight, whatever it cost.
+        let mut amounts = SmallAmounts::from_elem(None, RULES);
+        (amounts[REQUESTS], amounts[PAGES]) = (requests, pages);
+        amounts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_costs_what_became_of_it() {
+        let answered = |status, page| Outcome::Answered { status, page, not_before: None };
+        let sent = Terms::default();
+        let success = Terms { charge: Charged::Success, not_modified_cost: 0, ..Terms::default() };
+        for (outcome, of_sent, of_success) in [
+            (answered(200, true), (None, None), (None, None)),
+            (answered(200, false), (None, Some(0)), (None, Some(0))),
+            (answered(304, true), (Some(1), Some(0)), (Some(0), Some(0))),
+            (answered(302, true), (None, Some(0)), (Some(0), Some(0))),
+            (answered(404, true), (None, Some(0)), (Some(0), Some(0))),
+            (answered(500, true), (None, Some(0)), (Some(0), Some(0))),
+            (Outcome::NoAnswer, (None, Some(0)), (Some(0), Some(0))),
+        ] {
+            let EndHow::Settle(amounts) = outcome.end([&sent, &success].into_iter()) else { panic!("{outcome:?}") };
+            let found: Vec<_> = amounts.iter().map(|amounts| (amounts[REQUESTS], amounts[PAGES])).collect();
+            assert_eq!(found, [of_sent, of_success], "{outcome:?}");
+        }
+        assert!(matches!(Outcome::NotSent.end([&sent].into_iter()), EndHow::Release));
+    }
+}
