@@ -209,6 +209,37 @@ const fn advance(current: u64, passed: u64, wall: u64) -> u64 {
     if wall > paced { wall } else { paced }
 }
 
+/// A clock after a restart: it goes on where the run before it ended, at its own pace, until the clock below has caught up.
+#[cfg(feature = "durable")]
+#[derive(Debug)]
+pub(crate) struct Resumed {
+    clock: Arc<dyn Clock>,
+    from: Timestamp,
+    start: Instant,
+}
+
+#[cfg(feature = "durable")]
+impl Resumed {
+    /// `clock` itself if it is not behind.
+    #[allow(clippy::disallowed_methods, reason = "this is the one door to the system's clocks")]
+    pub(crate) fn after(from: Timestamp, clock: Arc<dyn Clock>) -> Arc<dyn Clock> {
+        if clock.now() >= from { clock } else { Arc::new(Self { clock, from, start: Instant::now() }) }
+    }
+}
+
+#[cfg(feature = "durable")]
+impl Clock for Resumed {
+    fn now(&self) -> Timestamp {
+        // A clock that tests set by hand stands still until they have caught up.
+        let passed = if self.clock.is_virtual() { Duration::ZERO } else { self.start.elapsed() };
+        self.clock.now().max(self.from + passed)
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.clock.is_virtual()
+    }
+}
+
 /// A clock that moves only when told to.
 #[derive(Debug, Clone, Default)]
 pub struct ManualClock {

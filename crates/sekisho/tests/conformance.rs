@@ -1,4 +1,4 @@
-//! The public conformance suite on every store of this crate: memory, Redis and Redis Cluster.
+//! The public conformance suite on every store of this crate: memory, the durable file, Redis and Redis Cluster.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sekisho::clock::{Clock, ManualClock};
 use sekisho::limits::conformance::{Harness, KeyStyle, run};
-use sekisho::limits::{Capacity, MemoryStore, RedisStore};
+use sekisho::limits::{Capacity, DurableStore, MemoryStore, RedisStore};
 use sekisho_testkit::{RedisCluster, RedisServer};
 
 async fn run_on_redis(url: &str, keys: KeyStyle) {
@@ -24,6 +24,15 @@ async fn run_on_redis(url: &str, keys: KeyStyle) {
 async fn memory_conforms() {
     let clock = ManualClock::default();
     let store = MemoryStore::new(Capacity::default(), Arc::new(clock.clone()));
+    run(&Harness::new(Arc::new(store), clock, KeyStyle::Plain)).await;
+}
+
+#[tokio::test]
+async fn durable_conforms() {
+    let clock = ManualClock::default();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.redb");
+    let store = DurableStore::open(path, Capacity::default(), Arc::new(clock.clone())).unwrap();
     run(&Harness::new(Arc::new(store), clock, KeyStyle::Plain)).await;
 }
 

@@ -1,4 +1,4 @@
-//! Real processes on one Redis: several at once, and one that is killed.
+//! Real processes on one Redis, several at once and one that is killed, and on a durable file.
 //!
 //! A test starts its own binary again and asks it for one test only, with orders in the environment; without orders those
 //! tests have nothing to do.
@@ -9,6 +9,7 @@
 )]
 
 mod common;
+mod durable;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};

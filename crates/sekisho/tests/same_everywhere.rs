@@ -1,5 +1,5 @@
 //! Invariant 5 of limits.md: the same history gives the same decisions and the same figures from a plain model, memory,
-//! Redis and a 3-master Cluster.
+//! the durable file, Redis and a 3-master Cluster.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,8 @@ use sekisho::clock::{Clock, ManualClock, Timestamp};
 use sekisho::key::Subject;
 use sekisho::limits::store::LimitStore;
 use sekisho::limits::{
-    Capacity, Charge, Cost, Decision, Ending, Limits, MemoryStore, RedisStore, ReservationId, ReserveOptions, Reserved,
+    Capacity, Charge, Cost, Decision, DurableStore, Ending, Limits, MemoryStore, RedisStore, ReservationId,
+    ReserveOptions, Reserved,
 };
 
 const START: u64 = 1_700_000_000_000_000;
@@ -513,6 +514,20 @@ fn memory_answers_as_the_model() {
         let clock = ManualClock::default();
         let store = Arc::new(MemoryStore::new(Capacity::default(), Arc::new(clock.clone())));
         let engine = EngineRun::new(store, clock, policies(true), "s".into());
+        runtime.block_on(compare(ops, engine, policies(true)))
+    });
+}
+
+/// On one file for all traces, which are told apart by their subjects.
+#[test]
+fn durable_answers_as_the_model() {
+    let runtime = runtime();
+    let folder = tempfile::tempdir().unwrap();
+    let clock = ManualClock::default();
+    let path = folder.path().join("limits.redb");
+    let store = Arc::new(DurableStore::open(path, Capacity::default(), Arc::new(clock.clone())).unwrap());
+    run(100, |ops, case| {
+        let engine = EngineRun::new(store.clone(), clock.clone(), policies(true), format!("{case}"));
         runtime.block_on(compare(ops, engine, policies(true)))
     });
 }

@@ -8,9 +8,12 @@ pub(crate) mod algorithms;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod decision;
+#[cfg(feature = "durable")]
+pub mod durable;
 mod engine;
 pub(crate) mod fallback;
 pub mod memory;
+mod packed;
 mod period;
 pub(crate) mod policy;
 mod record;
@@ -22,6 +25,8 @@ pub mod store;
 
 pub use admission::{Admission, Reserved};
 pub use decision::{ChargeOutcome, Decision, Degraded, Ended, Ending, RuleOutcome};
+#[cfg(feature = "durable")]
+pub use durable::DurableStore;
 pub use engine::{Charge, Limits, ReserveOptions};
 pub use fallback::Fallback;
 pub use jiff::tz::TimeZone;

@@ -45,7 +45,10 @@ fn shape(rules: &[Rule]) -> u64 {
             digest.update([0]);
         }
     }
-    let digest = digest.finalize();
+    first_eight(&digest.finalize())
+}
+
+pub(super) fn first_eight(digest: &[u8]) -> u64 {
     digest.iter().take(8).fold(0, |shape, byte| shape << 8 | u64::from(*byte))
 }
 
@@ -120,6 +123,11 @@ impl Policy {
     /// Tells records of other rules apart.
     pub(crate) const fn shape(&self) -> u64 {
         self.shape
+    }
+
+    /// What tells its rules apart, each for itself: under a changed configuration a rule that means the same goes on.
+    pub(crate) fn shapes_of_rules(&self) -> Vec<u64> {
+        self.rules.iter().map(Rule::shape).collect()
     }
 
     #[must_use]

@@ -130,15 +130,43 @@ impl Record {
         }
     }
 
-    /// Counts `amounts` as held until `expires`.
-    pub(crate) fn hold(&mut self, policy: &Policy, now: u64, amounts: &[u64], entropy: u32, tag: Tag, expires: u64) {
+    /// Counts `amounts` as settled, and says how to give them back after all.
+    pub(crate) fn take_marked(&mut self, policy: &Policy, now: u64, amounts: &[u64], entropy: u32) -> Hold {
+        let rules = self.take_each(policy, now, amounts, entropy, false);
+        Hold { tag: Tag::NONE, at: now, expires: now, rules }
+    }
+
+    /// Gives back what `take_marked` took, as far as it still counts.
+    #[cfg(feature = "durable")]
+    pub(crate) fn untake(&mut self, policy: &Policy, now: u64, taken: &Hold) {
+        for ((rule, state), held) in policy.rules().iter().zip(&mut self.states).zip(&taken.rules) {
+            rule.algorithm.hold_again(state, held.mark, held.amount);
+        }
+        let nothing: Amounts = taken.rules.iter().map(|_| 0).collect();
+        self.replace(policy, now, taken, &nothing);
+    }
+
+    fn take_each(
+        &mut self,
+        policy: &Policy,
+        now: u64,
+        amounts: &[u64],
+        entropy: u32,
+        hold: bool,
+    ) -> SmallVec<[HeldAmount; 2]> {
         let mut rules = SmallVec::new();
         for (i, rule) in policy.rules().iter().enumerate() {
             let terms = self.terms(&rule.algorithm, i);
             let price = if let State::Interval(state) = &self.states[i] { state.step } else { terms.price };
-            let mark = rule.algorithm.take(&mut self.states[i], terms, now, amounts[i], true, entropy);
+            let mark = rule.algorithm.take(&mut self.states[i], terms, now, amounts[i], hold, entropy);
             rules.push(HeldAmount { amount: amounts[i], mark, price });
         }
+        rules
+    }
+
+    /// Counts `amounts` as held until `expires`.
+    pub(crate) fn hold(&mut self, policy: &Policy, now: u64, amounts: &[u64], entropy: u32, tag: Tag, expires: u64) {
+        let rules = self.take_each(policy, now, amounts, entropy, true);
         let hold = Hold { tag, at: now, expires, rules };
         match self.holds.back() {
             Some(last) if last.expires > expires => {
@@ -247,14 +275,40 @@ impl Record {
         self.terms(algorithm, i).limit.max(algorithm.capacity())
     }
 
-    /// From then on the record says no more than none at all.
+    /// From then on the record says no more than none at all, if nobody comes to end its reservations: what they hold stands
+    /// in the states, and a lease that runs out adds nothing to them.
     #[inline]
-    pub(crate) fn idle_at(&self, policy: &Policy) -> u64 {
-        if !self.holds.is_empty() {
-            return u64::MAX;
-        }
+    pub(crate) fn quiet_at(&self, policy: &Policy) -> u64 {
         let idle_at = policy.rules().iter().zip(&self.states).map(|(rule, state)| rule.algorithm.idle_at(state));
-        idle_at.max().unwrap_or(0).max(self.override_.as_ref().map_or(0, |o| o.until))
+        let held_until = self.holds.back().map_or(0, |hold| hold.expires);
+        idle_at.max().unwrap_or(0).max(self.override_.as_ref().map_or(0, |o| o.until)).max(held_until)
+    }
+
+    /// What still means the same under `policy`, rule by rule; `shapes` are those of the rules that made the record.
+    pub(crate) fn taken_over(mut self, policy: &Policy, shapes: &[u64]) -> Self {
+        let mut fresh = Self::fresh(policy);
+        let from: SmallVec<[Option<usize>; 4]> = policy
+            .shapes_of_rules()
+            .iter()
+            .map(|shape| shapes.iter().position(|known| known == shape).filter(|i| *i < self.states.len()))
+            .collect();
+        for (state, from) in fresh.states.iter_mut().zip(&from) {
+            if let Some(from) = *from {
+                std::mem::swap(state, &mut self.states[from]);
+            }
+        }
+        // A rule that is new has nothing of a hold, so that ending it gives it nothing back.
+        let none = HeldAmount { amount: 0, mark: 0, price: 0 };
+        let held = |hold: &Hold, from: &Option<usize>| from.and_then(|i| hold.rules.get(i).copied()).unwrap_or(none);
+        for hold in &mut self.holds {
+            hold.rules = from.iter().map(|from| held(hold, from)).collect();
+        }
+        fresh.holds = self.holds;
+        fresh.override_ = self.override_.map(|mut override_| {
+            override_.limits = from.iter().map(|from| override_.limits.get((*from)?).copied().flatten()).collect();
+            override_
+        });
+        fresh
     }
 }
 

@@ -40,6 +40,9 @@ impl ReservationId {
 }
 
 impl Tag {
+    /// Of what nobody holds.
+    pub(crate) const NONE: Self = Self([0; 16]);
+
     pub(crate) fn random() -> Self {
         Self(rand::random())
     }

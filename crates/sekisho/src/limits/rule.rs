@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
+use sha2::{Digest as _, Sha256};
 
 use super::algorithms::bucket::Rate;
 use super::period::{Calendar, Period};
+use super::policy::first_eight;
 use crate::clock::micros;
 use crate::error::Invalid;
 use crate::key::{KeyTemplate, TimeLabel, check_name};
@@ -302,6 +304,20 @@ impl Rule {
             Algorithm::Interpolated { window, .. } => format!("{window}"),
             Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block => String::new(),
         }
+    }
+}
+
+impl Rule {
+    /// Changes when the numbers of a state mean something else: with its name, its kind or its scale.
+    pub(crate) fn shape(&self) -> u64 {
+        // Three names for one arithmetic.
+        let kind = if let Algorithm::Bucket { .. } = self.algorithm { "bucket" } else { self.algorithm() };
+        let mut digest = Sha256::new();
+        for part in [kind, self.name(), &self.scale()] {
+            digest.update(part);
+            digest.update([0]);
+        }
+        first_eight(&digest.finalize())
     }
 }
 

@@ -81,6 +81,13 @@ impl State {
         }
     }
 
+    #[cfg(feature = "durable")]
+    pub(crate) fn hold_again(&mut self, mark: u64, n: u64) {
+        if self.buckets.iter().any(|bucket| bucket.index == mark) {
+            self.change(mark, |b| (b.count, b.held + n));
+        }
+    }
+
     pub(crate) fn grant(&mut self, mut n: u64) {
         for i in (0..self.buckets.len()).rev() {
             let bucket = self.buckets[i];

@@ -191,6 +191,24 @@ impl Algorithm {
         0
     }
 
+    /// Makes a hold of `n` that were settled at `mark`, so that `end` can give them back. What has left its window stays away.
+    #[cfg(feature = "durable")]
+    pub(crate) fn hold_again(&self, state: &mut State, mark: u64, n: u64) {
+        match (self, state) {
+            (_, State::Window(s)) if s.start == mark => s.held += n,
+            (_, State::Counter(s)) => s.hold_again(mark, n),
+            (Self::Interpolated { .. }, State::Interpolated(s)) if s.start == mark => s.held_current += n,
+            (Self::Interpolated { window, .. }, State::Interpolated(s)) if mark + window == s.start => {
+                s.held_previous += n;
+            }
+            (_, State::Bucket(s)) => s.held += n,
+            (_, State::Interval(s)) => s.held += n,
+            (_, State::Concurrency { held }) => *held += n,
+            // A log knows what is held from the holds themselves.
+            _ => {}
+        }
+    }
+
     /// Gives back up to `n` of what is settled. Returns by how much the holds in a bucket move down.
     pub(crate) fn grant(&self, state: &mut State, terms: Terms, n: u64, holds: &impl OpenHolds) -> u64 {
         match state {

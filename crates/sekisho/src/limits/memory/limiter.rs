@@ -61,7 +61,7 @@ impl Verdict {
 
 impl Limiter {
     pub(super) fn new(store: MemoryStore, policy: Arc<Policy>) -> Self {
-        let space = store.inner.fingerprinter.space(store.number(&policy));
+        let space = store.space(&policy);
         let one_request: Amounts = policy.rules().iter().map(|rule| u64::from(rule.unit() == REQUESTS)).collect();
         let lone = lone_bucket(&policy).filter(|_| policy.mode() == Mode::Enforce);
         let lone = lone.map(|rate| (*rate, one_request[0] * rate.price));
@@ -226,7 +226,7 @@ impl Limiter {
         match shard.change_in_place(print, policy, now, inner.bound, change) {
             Ok(verdict) => verdict,
             Err(change) => {
-                let mut record = shard.load(print, policy, now);
+                let mut record = shard.load(print, policy, now, &inner.names);
                 let (verdict, _) = change(policy, &mut record, now);
                 if shard.store(print, policy, record, now, inner.bound).is_err() { FULL } else { verdict }
             }
@@ -256,7 +256,7 @@ impl Limiter {
         let done = match shard.change_in_place(print, policy, now, inner.bound, change) {
             Ok(done) => done,
             Err(change) => {
-                let mut record = shard.load(print, policy, now);
+                let mut record = shard.load(print, policy, now, &inner.names);
                 let (done, _) = change(policy, &mut record, now);
                 // It was there already, so it needs no room.
                 drop(shard.store(print, policy, record, now, inner.bound));

@@ -1,13 +1,14 @@
 //! Limits in this process's memory: sharded, bounded, exact.
 
 mod denied;
+#[cfg(feature = "durable")]
+mod kept;
 mod limiter;
+mod names;
 mod shard;
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
 
 use super::policy::{Amounts, Mode, Policy};
@@ -19,10 +20,11 @@ use super::store::{
 use super::{algorithms::Room, decision::Ending};
 use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::{Error, Invalid};
-use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter};
+use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter, Seed, Space};
 use crate::store::memory::sync::{Mutex, MutexGuard};
 use denied::{Denied, LastDenial};
 pub use limiter::{Hold, Limiter, Verdict};
+use names::Names;
 use shard::{Bound, Ended, Shard};
 
 /// How much a store may hold.
@@ -53,8 +55,7 @@ struct Inner {
     bound: Bound,
     clock: Reader,
     last_denial: LastDenial,
-    /// Policies by name, numbered as they come: the number goes into fingerprints.
-    numbers: RwLock<HashMap<String, u32>>,
+    names: Names,
 }
 
 /// On cache lines of its own, so that two threads in two shards do not disturb each other.
@@ -75,11 +76,19 @@ impl Padded {
     }
 }
 
+/// What a check took of which demand, for a caller who may have to give it back.
+pub(super) type Marks = SmallVec<[(usize, super::record::Hold); 1]>;
+
 /// The locked shards of one call, in the order in which they were locked.
 type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
 
 impl MemoryStore {
     pub fn new(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
+        Self::keyed(capacity, clock, rand::random())
+    }
+
+    /// With the seed of its fingerprints, for a store that outlives the process.
+    pub(super) fn keyed(capacity: Capacity, clock: Arc<dyn Clock>, seed: Seed) -> Self {
         // Enough that threads seldom meet and that walking one is short, but not more: every shard has a table of its own,
         // and many small tables crowd the caches.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -88,11 +97,11 @@ impl MemoryStore {
         let bound = Bound { subjects: capacity.subjects.div_ceil(shards).max(1), bytes: capacity.bytes / shards };
         let inner = Inner {
             shards: (0..shards).map(|_| Padded::default()).collect(),
-            fingerprinter: Fingerprinter::new(),
+            fingerprinter: Fingerprinter::from_seed(seed),
             bound,
             clock: Reader::of(clock),
             last_denial: LastDenial::default(),
-            numbers: RwLock::default(),
+            names: Names::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -121,17 +130,12 @@ impl MemoryStore {
         self.inner.clock.now()
     }
 
-    fn number(&self, policy: &Policy) -> u32 {
-        if let Some(number) = self.inner.numbers.read().get(policy.name()) {
-            return *number;
-        }
-        let mut numbers = self.inner.numbers.write();
-        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
-        *numbers.entry(policy.name().to_owned()).or_insert(next)
+    fn space(&self, policy: &Policy) -> Space {
+        self.inner.names.space(policy, &self.inner.fingerprinter)
     }
 
     fn fingerprint(&self, target: &Target) -> Fingerprint {
-        let space = self.inner.fingerprinter.space(self.number(&target.policy));
+        let space = self.space(&target.policy);
         match &target.endpoint {
             None => self.inner.fingerprinter.of(space, target.subject.as_str().as_bytes()),
             // No subject holds a NUL, so the two parts cannot run into each other.
@@ -157,13 +161,13 @@ impl MemoryStore {
         locked
     }
 
-    fn take_now(&self, take: &Take) -> Result<Taken, Error> {
+    fn take_now(&self, take: &Take, mut marks: Option<&mut Marks>) -> Result<Taken, Error> {
         let prints: SmallVec<[Fingerprint; 4]> = take.demands.iter().map(|d| self.fingerprint(&d.target)).collect();
         let mut locked = self.lock(&prints);
         let now = self.now();
         let mut records: SmallVec<[Record; 2]> = SmallVec::new();
         for (demand, print) in take.demands.iter().zip(&prints) {
-            records.push(self.shard(&mut locked, *print).load(*print, &demand.target.policy, now));
+            records.push(self.shard(&mut locked, *print).load(*print, &demand.target.policy, now, &self.inner.names));
         }
         let earlier = match take.kind {
             // Any of them tells: a shadow charge that would have been denied was never held.
@@ -190,7 +194,12 @@ impl MemoryStore {
                 if *allowed && earlier.is_none() && fits(room) {
                     match take.kind {
                         TakeKind::Peek => {}
-                        TakeKind::Check => record.take(policy, now, &demand.amounts, take.entropy),
+                        TakeKind::Check => match &mut marks {
+                            None => record.take(policy, now, &demand.amounts, take.entropy),
+                            Some(marks) => {
+                                marks.push((i, record.take_marked(policy, now, &demand.amounts, take.entropy)));
+                            }
+                        },
                         TakeKind::Reserve { tag, lease, .. } => {
                             let expires = now.saturating_add(lease);
                             record.hold(policy, now, &demand.amounts, take.entropy, tag, expires);
@@ -238,24 +247,62 @@ impl MemoryStore {
         open.or_else(|| self.shard(locked, print).ended(print, tag, now).map(|ended| ended.expires))
     }
 
-    fn end_now(&self, end: &End) -> Result<EndOutcome, Error> {
+    /// With whether any rule was charged more than was held.
+    fn end_now(&self, end: &End) -> Result<(EndOutcome, bool), Error> {
         let prints: SmallVec<[Fingerprint; 4]> = end.targets.iter().map(|t| self.fingerprint(t)).collect();
         let mut locked = self.lock(&prints);
         let now = self.now();
         let mut ending = None;
         let mut charged = Vec::new();
+        let mut is_more = false;
         for (i, (target, print)) in end.targets.iter().zip(prints).enumerate() {
             let shard = self.shard(&mut locked, print);
             let ended = match shard.ended(print, end.tag, now) {
                 Some(ended) => Some(ended),
-                None => end_one(shard, print, target, end, i, now, self.inner.bound)?,
+                None => {
+                    let (ended, more) = self.end_one(shard, print, target, end, i, now)?;
+                    is_more |= more;
+                    ended
+                }
             };
             // A shadow charge that would have been denied was never held: it has nothing to end.
             charged.push(ended.as_ref().map_or_else(Amounts::new, |ended| ended.amounts.clone()));
             ending = ending.or(ended.map(|ended| ended.ending));
         }
         let ending = ending.ok_or(Error::UnknownReservation)?;
-        Ok(EndOutcome { ending, charged })
+        Ok((EndOutcome { ending, charged }, is_more))
+    }
+
+    fn end_one(
+        &self,
+        shard: &mut Shard,
+        print: Fingerprint,
+        target: &Target,
+        end: &End,
+        i: usize,
+        now: u64,
+    ) -> Result<(Option<Ended>, bool), Error> {
+        let (policy, bound) = (&target.policy, self.inner.bound);
+        let mut record = shard.load(print, policy, now, &self.inner.names);
+        // Bringing the record to now may have ended this very reservation.
+        if let Some(ended) = shard.ended(print, end.tag, now) {
+            shard.store(print, policy, record, now, bound)?;
+            return Ok((Some(ended), false));
+        }
+        let actual = |rule: usize, reserved: u64| match &end.how {
+            EndHow::Release => 0,
+            EndHow::Settle(amounts) => amounts[i][rule].unwrap_or(reserved),
+        };
+        let done = record.end(policy, now, end.tag, actual);
+        shard.store(print, policy, record, now, bound)?;
+        let Some((hold, amounts)) = done else { return Ok((None, false)) };
+        let is_more = hold.rules.iter().zip(&amounts).any(|(held, actual)| *actual > held.amount);
+        let ending = if matches!(end.how, EndHow::Release) { Ending::Released } else { Ending::Settled };
+        let ended = Ended { ending, expires: hold.expires, forget_at: now + policy.memory_of_ends(), amounts };
+        if end.is_shared {
+            shard.remember(print, end.tag, ended.clone(), bound);
+        }
+        Ok((Some(ended), is_more))
     }
 
     fn operate_now(&self, target: &Target, operation: &Operation) -> Result<Taken, Error> {
@@ -264,7 +311,7 @@ impl MemoryStore {
         let now = self.now();
         let policy = &target.policy;
         let shard = self.shard(&mut locked, print);
-        let mut record = shard.load(print, policy, now);
+        let mut record = shard.load(print, policy, now, &self.inner.names);
         record.operate(policy, now, operation);
         let free: Vec<Room> = vec![Room::Now; policy.rules().len()];
         let outcomes = smallvec![record.outcomes(policy, now, &free)];
@@ -278,37 +325,6 @@ impl MemoryStore {
         let place = locked.iter().position(|(i, _)| *i == index).expect("the shard of every fingerprint is locked");
         &mut locked[place].1
     }
-}
-
-fn end_one(
-    shard: &mut Shard,
-    print: Fingerprint,
-    target: &Target,
-    end: &End,
-    i: usize,
-    now: u64,
-    bound: Bound,
-) -> Result<Option<Ended>, Error> {
-    let policy = &target.policy;
-    let mut record = shard.load(print, policy, now);
-    // Bringing the record to now may have ended this very reservation.
-    if let Some(ended) = shard.ended(print, end.tag, now) {
-        shard.store(print, policy, record, now, bound)?;
-        return Ok(Some(ended));
-    }
-    let actual = |rule: usize, reserved: u64| match &end.how {
-        EndHow::Release => 0,
-        EndHow::Settle(amounts) => amounts[i][rule].unwrap_or(reserved),
-    };
-    let done = record.end(policy, now, end.tag, actual);
-    shard.store(print, policy, record, now, bound)?;
-    let Some((hold, amounts)) = done else { return Ok(None) };
-    let ending = if matches!(end.how, EndHow::Release) { Ending::Released } else { Ending::Settled };
-    let ended = Ended { ending, expires: hold.expires, forget_at: now + policy.memory_of_ends(), amounts };
-    if end.is_shared {
-        shard.remember(print, end.tag, ended.clone(), bound);
-    }
-    Ok(Some(ended))
 }
 
 /// Whether every enforced charge fits, and the room of each rule of each demand.
@@ -350,11 +366,11 @@ pub(crate) fn never_fits(demand_index: usize, demand: &Demand, rule: usize, most
 
 impl LimitStore for MemoryStore {
     fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
-        StoreFuture::known(self.take_now(take))
+        StoreFuture::known(self.take_now(take, None))
     }
 
     fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
-        StoreFuture::known(self.end_now(end))
+        StoreFuture::known(self.end_now(end).map(|(outcome, _)| outcome))
     }
 
     fn end_later(&self, end: End) {

@@ -2,7 +2,8 @@
 //!
 //! A policy of one bucket that leaks one part a microsecond needs a single number per subject: the time at which the
 //! bucket is empty. That number is the word itself, 24 bytes a subject with its fingerprint. Every other subject has a
-//! record, and the word is its place.
+//! record, and the word is its place. A record of more than two rules would take several hundred bytes, so it is packed while
+//! nothing is held.
 
 use std::collections::VecDeque;
 
@@ -11,10 +12,12 @@ use slab::Slab;
 
 use super::super::algorithms::{State, bucket};
 use super::super::decision::Ending;
+use super::super::packed::{pack, unpack};
 use super::super::policy::{Amounts, Policy};
 use super::super::record::{Hold, Record};
 use super::super::reservation::Tag;
 use super::super::rule::Algorithm;
+use super::names::Names;
 use crate::error::Error;
 use crate::store::memory::fingerprint::Fingerprint;
 use crate::store::memory::table::{Full, Shed, Table};
@@ -27,6 +30,9 @@ pub(super) struct Shard {
     pub(super) records: Records,
     ended: EndedReservations,
 }
+
+/// A record of so many rules has its states in itself, and is as quick to change as it is small.
+const IN_PLACE: usize = 2;
 
 /// What one shard may hold.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +47,8 @@ pub(super) struct Word(u64);
 
 impl Word {
     const RECORD: u64 = 1 << 63;
+    const PACKED: u64 = 1 << 62;
+    const PLACE: u64 = Self::PACKED - 1;
 
     pub(super) const fn empty_at(time: u64) -> Self {
         Self(time)
@@ -50,46 +58,74 @@ impl Word {
         Self(Self::RECORD | place as u64)
     }
 
+    fn packed(place: usize) -> Self {
+        Self(Self::PACKED | place as u64)
+    }
+
     pub(super) const fn as_empty_at(self) -> Option<u64> {
-        if self.0 & Self::RECORD == 0 { Some(self.0) } else { None }
+        if self.0 & (Self::RECORD | Self::PACKED) == 0 { Some(self.0) } else { None }
     }
 
     pub(super) const fn as_record(self) -> Option<usize> {
-        if self.0 & Self::RECORD == 0 { None } else { Some((self.0 & !Self::RECORD) as usize) }
+        if self.0 & Self::RECORD == 0 { None } else { Some((self.0 & Self::PLACE) as usize) }
+    }
+
+    const fn as_packed(self) -> Option<usize> {
+        if self.0 & Self::PACKED == 0 { None } else { Some((self.0 & Self::PLACE) as usize) }
     }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Records {
     slab: Slab<Kept>,
+    packed: Slab<Packed>,
     heap_bytes: usize,
 }
 
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) record: Record,
-    pub(super) idle_at: u64,
+    quiet_at: u64,
     heap_bytes: usize,
+}
+
+/// Without bytes while it is taken out.
+#[derive(Debug)]
+struct Packed {
+    bytes: Box<[u8]>,
+    quiet_at: u64,
+}
+
+impl Kept {
+    fn idle_at(&self) -> u64 {
+        if self.record.holds.is_empty() { self.quiet_at } else { u64::MAX }
+    }
 }
 
 impl Shed<Word> for Records {
     fn idle_at(&self, word: &Word) -> u64 {
-        match word.as_record() {
-            None => word.0,
-            Some(place) => self.slab.get(place).map_or(0, |kept| kept.idle_at),
+        match (word.as_record(), word.as_packed()) {
+            (Some(place), _) => self.slab.get(place).map_or(0, Kept::idle_at),
+            (_, Some(place)) => self.packed.get(place).map_or(0, |packed| packed.quiet_at),
+            (None, None) => word.0,
         }
     }
 
     fn weight(&self, word: &Word, now: u64) -> Option<u64> {
-        match word.as_record() {
-            None => Some(word.0.saturating_sub(now)),
-            Some(place) => {
+        match (word.as_record(), word.as_packed()) {
+            (Some(place), _) => {
                 let kept = self.slab.get(place)?;
                 // A record without states is taken out at this moment, by a call that will put it back.
                 let is_out = kept.record.states.is_empty();
                 (!is_out && kept.record.holds.is_empty())
-                    .then(|| kept.record.weight().saturating_add(kept.idle_at.saturating_sub(now)))
+                    .then(|| kept.record.weight().saturating_add(kept.quiet_at.saturating_sub(now)))
             }
+            (_, Some(place)) => {
+                let packed = self.packed.get(place).filter(|packed| !packed.bytes.is_empty())?;
+                let counted = unpack(&packed.bytes, packed.quiet_at).map_or(0, |record| record.weight());
+                Some(counted.saturating_add(packed.quiet_at.saturating_sub(now)))
+            }
+            (None, None) => Some(word.0.saturating_sub(now)),
         }
     }
 
@@ -97,16 +133,44 @@ impl Shed<Word> for Records {
         if let Some(kept) = word.as_record().and_then(|place| self.slab.try_remove(place)) {
             self.heap_bytes -= kept.heap_bytes;
         }
+        if let Some(packed) = word.as_packed().and_then(|place| self.packed.try_remove(place)) {
+            self.heap_bytes -= packed.bytes.len();
+        }
     }
 }
 
 impl Records {
     fn bytes(&self) -> usize {
-        self.slab.capacity() * size_of::<Kept>() + self.heap_bytes
+        self.slab.capacity() * size_of::<Kept>() + self.packed.capacity() * size_of::<Packed>() + self.heap_bytes
+    }
+
+    fn keep(&mut self, record: Record, quiet_at: u64) -> Word {
+        let heap_bytes = record.heap_bytes();
+        self.heap_bytes += heap_bytes;
+        Word::record(self.slab.insert(Kept { record, quiet_at, heap_bytes }))
+    }
+
+    fn keep_packed(&mut self, bytes: Box<[u8]>, quiet_at: u64) -> Word {
+        self.heap_bytes += bytes.len();
+        Word::packed(self.packed.insert(Packed { bytes, quiet_at }))
+    }
+
+    fn take_out(&mut self, word: Word) -> Option<Record> {
+        if let Some(place) = word.as_record() {
+            return self.slab.get_mut(place).map(|kept| std::mem::take(&mut kept.record));
+        }
+        let packed = self.packed.get_mut(word.as_packed()?)?;
+        self.heap_bytes -= packed.bytes.len();
+        unpack(&std::mem::take(&mut packed.bytes), packed.quiet_at)
     }
 }
 
 impl Record {
+    /// Nothing is held and nothing overridden: it may lie there for long before somebody looks.
+    fn is_plain(&self) -> bool {
+        self.holds.is_empty() && self.override_.is_none()
+    }
+
     /// Orders records of equal idle time by how much they have counted.
     fn weight(&self) -> u64 {
         let counted = |state: &State| match state {
@@ -161,7 +225,7 @@ impl Shard {
         bound: Bound,
         change: F,
     ) -> Result<T, F> {
-        let place = self.table.find(print).and_then(|word| word.as_record());
+        let place = self.place_of_record(print);
         // A lone bucket goes back to being a word when its last hold ends, and a lease that ran out must be remembered.
         let stays = |kept: &Kept| {
             lone_bucket(policy).is_none()
@@ -176,31 +240,42 @@ impl Shard {
         if !has_counted {
             return Ok(answer);
         }
-        kept.idle_at = kept.record.idle_at(policy);
+        kept.quiet_at = kept.record.quiet_at(policy);
+        let idle_at = kept.idle_at();
         // Only a bound on bytes looks at them.
         if bound.bytes != usize::MAX {
             let heap_bytes = kept.record.heap_bytes();
             self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
             kept.heap_bytes = heap_bytes;
         }
-        self.table.idles_earlier(kept.idle_at);
+        self.table.idles_earlier(idle_at);
         Ok(answer)
+    }
+
+    /// Of a record that lies open. One that is packed is opened, and stays so until somebody stores it again: whoever changes
+    /// records in their places comes often.
+    #[inline]
+    fn place_of_record(&mut self, print: Fingerprint) -> Option<usize> {
+        let word = self.table.find_mut(print)?;
+        if word.as_packed().is_some() {
+            let quiet_at = Shed::idle_at(&self.records, word);
+            let record = self.records.take_out(*word)?;
+            self.records.shed(*word);
+            *word = self.records.keep(record, quiet_at);
+        }
+        word.as_record()
     }
 
     /// Takes out what is known, brought to `now`; leases that ran out are remembered as ended. Whoever loads a record stores
     /// it again, whatever comes of it.
-    pub(super) fn load(&mut self, print: Fingerprint, policy: &Policy, now: u64) -> Record {
+    pub(super) fn load(&mut self, print: Fingerprint, policy: &Policy, now: u64, names: &Names) -> Record {
         let mut record = match self.table.find(print).copied() {
             None => Record::fresh(policy),
-            Some(word) => match word.as_record() {
-                None => from_word(policy, word, now),
-                Some(place) => {
-                    self.records.slab.get_mut(place).map(|kept| std::mem::take(&mut kept.record)).unwrap_or_default()
-                }
-            },
+            Some(word) if word.as_empty_at().is_some() => from_word(policy, word, now),
+            Some(word) => self.records.take_out(word).unwrap_or_default(),
         };
         if record.shape != policy.shape() {
-            record = Record::fresh(policy);
+            record = names.taken_over(record, policy);
         }
         let ended = &mut self.ended;
         record.advance(policy, now, |hold, amounts| {
@@ -219,29 +294,46 @@ impl Shard {
         now: u64,
         bound: Bound,
     ) -> Result<(), Error> {
-        let idle_at = record.idle_at(policy);
-        if idle_at <= now {
+        let quiet_at = record.quiet_at(policy);
+        if quiet_at <= now && record.holds.is_empty() {
             if let Some(word) = self.table.remove(print) {
                 self.records.shed(word);
             }
             return Ok(());
         }
         let word = as_word(policy, &record);
-        let known = self.table.find(print).copied();
-        if let Some(place) = known.and_then(Word::as_record) {
-            if let (None, Some(kept)) = (word, self.records.slab.get_mut(place)) {
-                let heap_bytes = record.heap_bytes();
-                self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
-                *kept = Kept { record, idle_at, heap_bytes };
-                self.table.idles_earlier(idle_at);
-                return Ok(());
+        let packs = word.is_none() && policy.rules().len() > IN_PLACE && record.is_plain();
+        if let Some(known) = self.table.find(print).copied() {
+            match (known.as_record(), known.as_packed()) {
+                (Some(place), _) if word.is_none() && !packs => {
+                    if let Some(kept) = self.records.slab.get_mut(place) {
+                        let heap_bytes = record.heap_bytes();
+                        self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
+                        *kept = Kept { record, quiet_at, heap_bytes };
+                        let idle_at = kept.idle_at();
+                        self.table.idles_earlier(idle_at);
+                        return Ok(());
+                    }
+                }
+                (_, Some(place)) if packs => {
+                    if let Some(packed) = self.records.packed.get_mut(place) {
+                        let bytes = pack(&record, quiet_at).into_boxed_slice();
+                        self.records.heap_bytes = self.records.heap_bytes - packed.bytes.len() + bytes.len();
+                        *packed = Packed { bytes, quiet_at };
+                        self.table.idles_earlier(quiet_at);
+                        return Ok(());
+                    }
+                }
+                _ => {}
             }
-            self.records.shed(Word::record(place));
+            self.records.shed(known);
         }
         let word = word.unwrap_or_else(|| {
-            let heap_bytes = record.heap_bytes();
-            self.records.heap_bytes += heap_bytes;
-            Word::record(self.records.slab.insert(Kept { record, idle_at, heap_bytes }))
+            if packs {
+                self.records.keep_packed(pack(&record, quiet_at).into_boxed_slice(), quiet_at)
+            } else {
+                self.records.keep(record, quiet_at)
+            }
         });
         self.put(print, word, now, bound)
     }
@@ -263,6 +355,59 @@ impl Shard {
             let reason = "memory is full of open reservations; raise the store's capacity or shorten leases".into();
             Error::Unavailable { reason, may_have_run: false }
         })
+    }
+
+    /// What is known, as bytes, and from when on it says nothing. A lone bucket is all in that time.
+    #[cfg(feature = "durable")]
+    pub(super) fn exported(&self, print: Fingerprint) -> Option<(u64, Vec<u8>)> {
+        let word = *self.table.find(print)?;
+        if let Some(place) = word.as_record() {
+            let kept = self.records.slab.get(place)?;
+            return Some((kept.quiet_at, pack(&kept.record, kept.quiet_at)));
+        }
+        match word.as_packed() {
+            Some(place) => self.records.packed.get(place).map(|packed| (packed.quiet_at, packed.bytes.to_vec())),
+            None => Some((word.0, Vec::new())),
+        }
+    }
+
+    /// The other way round, into a shard that does not know the subject.
+    #[cfg(feature = "durable")]
+    pub(super) fn import(
+        &mut self,
+        print: Fingerprint,
+        quiet_at: u64,
+        bytes: &[u8],
+        now: u64,
+        bound: Bound,
+    ) -> Option<bool> {
+        let word = if bytes.is_empty() {
+            Some(Word::empty_at(quiet_at)).filter(|word| word.as_empty_at().is_some())?
+        } else {
+            let record = unpack(bytes, quiet_at)?;
+            if record.states.len() > IN_PLACE && record.is_plain() {
+                self.records.keep_packed(bytes.into(), quiet_at)
+            } else {
+                self.records.keep(record, quiet_at)
+            }
+        };
+        Some(self.put(print, word, now, bound).is_ok())
+    }
+
+    /// A reservation that nobody ever came to end keeps a record for a day longer than it says anything, for those who ask
+    /// how it ended.
+    #[cfg(feature = "durable")]
+    pub(super) fn is_known_after(&mut self, print: Fingerprint, now: u64) -> bool {
+        const DAY: u64 = 86_400_000_000;
+        let Some(word) = self.table.find(print).copied() else { return false };
+        let kept = word.as_record().and_then(|place| self.records.slab.get(place));
+        let late = kept.filter(|kept| !kept.record.holds.is_empty()).map(|kept| kept.quiet_at.saturating_add(DAY));
+        if late.unwrap_or_else(|| Shed::idle_at(&self.records, &word)) > now {
+            return true;
+        }
+        self.table.remove(print);
+        self.records.shed(word);
+        false
     }
 
     pub(super) fn ended(&mut self, print: Fingerprint, tag: Tag, now: u64) -> Option<Ended> {
@@ -288,8 +433,7 @@ fn from_word(policy: &Policy, word: Word, now: u64) -> Record {
 }
 
 fn as_word(policy: &Policy, record: &Record) -> Option<Word> {
-    let plain = record.holds.is_empty() && record.override_.is_none();
-    lone_bucket(policy).filter(|_| plain)?;
+    lone_bucket(policy).filter(|_| record.is_plain())?;
     match record.states.first() {
         Some(State::Bucket(state)) => Some(Word::empty_at(state.at + state.level)),
         _ => None,

@@ -3,8 +3,11 @@
 //! Two subjects with one fingerprint would share a quota, so a hash that is merely fast will not do: nobody may be able to
 //! choose such a pair. This is multilinear hashing over the field of 2^61 − 1 elements with secret random coefficients
 //! (Carter and Wegman 1979): any two different inputs collide with probability 2^-61 per lane over the choice of the
-//! coefficients, whatever the inputs are, and two lanes are drawn independently. The fingerprints never leave the process,
-//! so callers learn nothing about the coefficients.
+//! coefficients, whatever the inputs are, and two lanes are drawn independently. The fingerprints never leave the process
+//! or its own file, so callers learn nothing about the coefficients. All of them come from one random seed, so that a store
+//! that outlives the process can keep it and find its subjects again.
+
+use sha2::{Digest as _, Sha256};
 
 use crate::key::{Endpoint, Subject};
 
@@ -53,8 +56,12 @@ const fn scatter(lane: u64) -> u64 {
     (lane ^ lane >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
+/// What the coefficients are made from: as secret as they are.
+pub(crate) type Seed = [u8; 32];
+
 /// The secret coefficients. They lie here and not behind a pointer, because every decision begins with them.
 pub(crate) struct Fingerprinter {
+    seed: Seed,
     spaces: [u64; 2],
     chunks: [[u64; 2]; CHUNKS],
 }
@@ -65,8 +72,18 @@ pub(crate) struct Space([u64; 2]);
 
 impl Fingerprinter {
     pub(crate) fn new() -> Self {
-        let pair = || [rand::random_range(0..PRIME), rand::random_range(0..PRIME)];
-        Self { spaces: pair(), chunks: std::array::from_fn(|_| pair()) }
+        Self::from_seed(rand::random())
+    }
+
+    /// The same seed gives the same fingerprints, in any process.
+    pub(crate) fn from_seed(seed: Seed) -> Self {
+        let chunk = |i: usize| drawn(&seed, b"chunk", &(i as u64).to_le_bytes());
+        Self { seed, spaces: drawn(&seed, b"spaces", &[]), chunks: std::array::from_fn(chunk) }
+    }
+
+    /// The space of a name, whatever other names there are. It costs a digest: for those who keep it.
+    pub(crate) fn space_of(&self, name: &str) -> Space {
+        Space(drawn(&self.seed, b"name", name.as_bytes()))
     }
 
     pub(crate) fn space(&self, number: u32) -> Space {
@@ -112,6 +129,13 @@ fn padded(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
+/// Two elements of the field that nobody can tell from random ones without the seed.
+fn drawn(seed: &Seed, what: &[u8], which: &[u8]) -> [u64; 2] {
+    let digest = Sha256::new().chain_update(seed).chain_update(what).chain_update([0]).chain_update(which).finalize();
+    let lane = |from: usize| padded(&digest[from..from + 8]) % PRIME;
+    [lane(0), lane(8)]
+}
+
 /// A number with the same residue by the prime. Not the least one, and no need of it: the same input has the same sum,
 /// and two sums of different residues stay different.
 #[inline]
@@ -142,6 +166,18 @@ mod tests {
     }
 
     #[test]
+    fn a_seed_is_all_that_matters() {
+        let seed = rand::random();
+        let of = |seed: Seed, name: &str| {
+            let hash = Fingerprinter::from_seed(seed);
+            hash.of(hash.space_of(name), b"subject")
+        };
+        assert_eq!(of(seed, "p"), of(seed, "p"));
+        assert_ne!(of(seed, "p"), of(seed, "q"));
+        assert_ne!(of(seed, "p"), of(rand::random(), "p"));
+    }
+
+    #[test]
     fn folding_keeps_the_residue() {
         let prime = u128::from(PRIME);
         let longest = prime + CHUNKS as u128 * (prime - 1) * ((1 << 57) - 1);
@@ -153,7 +189,7 @@ mod tests {
     /// Random coefficients are even on average only, so that unlucky ones are tried as well.
     #[test]
     fn shards_buckets_and_tags_fill_evenly() {
-        let unlucky = |coefficient| Fingerprinter { spaces: [0; 2], chunks: [[coefficient; 2]; CHUNKS] };
+        let unlucky = |coefficient| Fingerprinter { seed: [0; 32], spaces: [0; 2], chunks: [[coefficient; 2]; CHUNKS] };
         for hash in
             [Fingerprinter::new(), unlucky(1), unlucky(3), unlucky(1 << 30), unlucky(PRIME / 10), unlucky(1 << 53)]
         {
