@@ -88,6 +88,8 @@ mod meters;
 mod open;
 #[cfg(feature = "outbound")]
 pub mod outbound;
+#[cfg(feature = "http-origin")]
+mod retry_after;
 pub mod revocation;
 pub mod sessions;
 pub mod store;
