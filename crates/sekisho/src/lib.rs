@@ -88,7 +88,7 @@ mod meters;
 mod open;
 #[cfg(feature = "outbound")]
 pub mod outbound;
-#[cfg(feature = "http-origin")]
+#[cfg(any(feature = "fetch", feature = "http-origin"))]
 mod retry_after;
 pub mod revocation;
 pub mod sessions;
