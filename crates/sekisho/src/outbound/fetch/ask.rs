@@ -64,7 +64,10 @@ pub(super) async fn ask(client: &Client, outbound: &Outbound, ask: &Ask<'_>, tim
         return Ok(Heard::Missed(Missed::unsent(Reason::Timeout, "the time for the whole fetch is over")));
     }
     // What leads nowhere is charged to nobody.
-    if let Err(missed) = client.check(ask.url, Instant::now() + RESOLVE.min(time.left)).await {
+    let begin = Instant::now();
+    let checked = client.check(ask.url, begin + RESOLVE.min(time.left)).await;
+    time.left = time.left.saturating_sub(begin.elapsed());
+    if let Err(missed) = checked {
         return Ok(Heard::Missed(missed));
     }
     let ticket = match turn(outbound, ask.url, ask.kind, &mut time.patience).await? {

@@ -92,10 +92,10 @@ struct Part {
 
 impl Part {
     async fn create(path: &Path) -> io::Result<Self> {
-        let mut name = std::ffi::OsString::from(".");
-        name.push(path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidFilename))?);
-        name.push(format!(".{:08x}.part", rand::random::<u32>()));
-        let path = path.with_file_name(name);
+        if path.file_name().is_none() {
+            return Err(io::ErrorKind::InvalidFilename.into());
+        }
+        let path = path.with_file_name(format!(".{:016x}.part", rand::random::<u64>()));
         let file = File::options().write(true).create_new(true).open(&path).await?;
         Ok(Self { file, path: Some(path) })
     }

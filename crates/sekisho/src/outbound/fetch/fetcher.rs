@@ -121,7 +121,7 @@ impl Fetcher {
         Ok(Self { inner: Arc::new(Inner { outbound, terms, client, robots, pages, clock }) })
     }
 
-    /// What became of it. An error means that the store did not decide, so nothing was sent.
+    /// What became of it. An error means that the store did not decide; no request was sent without its leave.
     pub async fn fetch(&self, request: &FetchRequest) -> Result<Fetched, Error> {
         let terms = &self.inner.terms;
         let patience = Patience { left: terms.max_wait, waits: request.waits };
