@@ -8,6 +8,8 @@
 mod cooldown;
 mod domains;
 mod engine;
+#[cfg(feature = "fetch")]
+pub mod fetch;
 mod outcome;
 mod permit;
 mod seed;
