@@ -115,7 +115,7 @@ impl App {
         let outbound = open_outbound(&config, &backend, before.and_then(|before| before.outbound.as_ref()));
         let caches = match before {
             Some(before) => Arc::clone(&before.caches),
-            None => Arc::new(Caches::open(&config.caches, &backend, &metrics)?),
+            None => Arc::new(Caches::open(&config.caches, &backend, outbound.as_ref(), &metrics)?),
         };
         Ok(Arc::new(Self {
             gate,

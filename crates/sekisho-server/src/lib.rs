@@ -28,6 +28,7 @@ mod leftover;
 mod live;
 mod metrics;
 mod openapi;
+mod outgoing;
 mod pace;
 mod quiet;
 mod respond;
