@@ -21,6 +21,7 @@ mod elevation;
 pub mod envoy;
 mod eviction;
 mod facts;
+mod fetcher;
 mod gateway;
 pub mod governing;
 mod jwks;
