@@ -177,7 +177,7 @@ fn mistakes_elsewhere() {
     };
     for (text, expected) in [
         ("polices: {}\n".to_owned(), "1:1: unknown key `polices`; did you mean `policies`?"),
-        ("outbound: {}\n".into(), "1:1: unknown key `outbound`"),
+        ("console: {}\n".into(), "1:1: unknown key `console`"),
         ("listen: 8000\n".into(), "1:9: `listen` must be text; it is a whole number"),
         (
             "listen: localhost\n".into(),

@@ -15,6 +15,7 @@ use sekisho::outbound::{
 use serde::{Deserialize, Serialize};
 
 use super::body::{Body, Params};
+use super::request::Amount;
 use super::words;
 use crate::app::App;
 use crate::audit::{Act, Operator};
@@ -64,32 +65,35 @@ pub(super) struct AcquiredView {
 pub(super) struct SettleBody {
     #[schemars(with = "words::ReservationText")]
     permit: String,
+    /// The answer's status, or `not_sent` where nobody could be connected to, or `no_answer`.
+    #[schemars(with = "words::RequestStatus")]
     status: Status,
     /// Whether it was a page after all; as it was acquired if left out.
     page: Option<bool>,
     /// The answer's `Retry-After`, as it is: seconds or a date.
+    #[schemars(with = "Option<words::RetryAfterText>")]
     retry_after: Option<RetryAfterText>,
 }
 
 /// The answer's status, or `not_sent` where nobody could be connected to, or `no_answer`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a status from 100 to 599, \"not_sent\" or \"no_answer\"")]
 enum Status {
-    Answered(#[schemars(range(min = 100, max = 599))] u16),
+    Answered(Amount),
     None(NoStatus),
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum NoStatus {
     NotSent,
     NoAnswer,
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "seconds, or the text of a Retry-After")]
 enum RetryAfterText {
-    Seconds(u64),
+    Seconds(Amount),
     Text(String),
 }
 
@@ -167,7 +171,7 @@ fn settled(body: &SettleBody, now: Timestamp) -> Result<(Permit, Outcome), Inval
         None => None,
         Some(said) => {
             let until = match said {
-                RetryAfterText::Seconds(seconds) => Some(now + Duration::from_secs(*seconds)),
+                RetryAfterText::Seconds(Amount(seconds)) => Some(now + Duration::from_secs(*seconds)),
                 RetryAfterText::Text(text) => not_before(text, now),
             };
             let reason = "must be seconds or a date, as the header has it";
@@ -177,10 +181,11 @@ fn settled(body: &SettleBody, now: Timestamp) -> Result<(Permit, Outcome), Inval
     let outcome = match &body.status {
         Status::None(NoStatus::NotSent) => Outcome::NotSent,
         Status::None(NoStatus::NoAnswer) => Outcome::NoAnswer,
-        Status::Answered(status @ 100..=599) => {
-            Outcome::Answered { status: *status, page: body.page.unwrap_or(true), not_before }
+        Status::Answered(Amount(status @ 100..=599)) => {
+            let status = u16::try_from(*status).unwrap_or_default();
+            Outcome::Answered { status, page: body.page.unwrap_or(true), not_before }
         }
-        Status::Answered(status) => {
+        Status::Answered(Amount(status)) => {
             return Err(Invalid::new("status", format!("must be 100 to 599; it is {status}")));
         }
     };
@@ -210,7 +215,7 @@ pub(super) async fn lift(
 #[serde(deny_unknown_fields)]
 pub(super) struct ExplainQuery {
     /// A URL, or a domain.
-    #[schemars(extend("minLength" = 1, "maxLength" = MAX_URL))]
+    #[schemars(extend("minLength" = 1, "maxLength" = 1024))]
     url: String,
 }
 

@@ -68,6 +68,16 @@ words! {
     IdempotencyKey: { "type": "string", "minLength": 1, "maxLength": 256, "pattern": PART };
     /// The longest that the engine reads.
     ReservationText: { "type": "string", "minLength": 1, "maxLength": 32 * 1024, "pattern": "^[A-Za-z0-9_-]+$" };
+    RequestStatus: { "anyOf": [
+        { "type": "integer", "minimum": 100, "maximum": 599 },
+        { "type": "string", "enum": ["not_sent", "no_answer"] },
+    ] };
+    /// Seconds up to the end of the year 9999, or a date.
+    RetryAfterText: { "anyOf": [
+        { "type": "integer", "minimum": 0, "maximum": 253_402_300_799_u64 },
+        { "type": "string", "pattern": "^[0-9]{1,10}$" },
+        { "type": "string", "format": "http-date" },
+    ] };
     /// 1 to 1000.
     ListLength: { "type": "string", "pattern": "^([1-9][0-9]{0,2}|1000)$" };
     /// A whole number; a query is text.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod fetch;
+mod governed;
 mod policies;
 mod sidecar;
 #[path = "../support/mod.rs"]

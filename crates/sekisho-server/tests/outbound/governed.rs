@@ -1,0 +1,84 @@
+//! Origins of caches and upstreams of the gateway, under the policy of their domain.
+
+use sekisho_server::config::Config;
+use serde_json::json;
+
+use super::support::TestServer;
+use super::support::upstream::Upstream;
+
+fn serve(config: &str, requests: u64) -> TestServer {
+    let folder = tempfile::tempdir().unwrap();
+    let policies = format!("default_policy: {{ max_requests_per_day: {requests}, qps: 0, interval: 1ms }}\n");
+    std::fs::write(folder.path().join("domains.yaml"), policies).unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    std::fs::write(&file, format!("outbound: {{ domains: domains.yaml }}\n{config}")).unwrap();
+    TestServer::with(Config::read(&file).unwrap())
+}
+
+fn spent(server: &TestServer) -> u64 {
+    server.get("/v1/outbound/domains/127.0.0.1").expect(200)["requests_today"].as_u64().unwrap()
+}
+
+#[test]
+fn a_cache_asks_its_origin_within_the_budget_of_its_domain() {
+    let upstream = Upstream::start();
+    let cache = |more: &str| {
+        let origin = format!("http: \"http://{}/items/{{id}}\"{more}", upstream.address);
+        format!("caches: {{ items: {{ key: \"items:{{id}}\", negative: 0s, origin: {{ {origin} }} }} }}\n")
+    };
+    let server = serve(&cache(", outbound: true"), 2);
+    for (id, status) in [("a", 200), ("a", 200), ("b", 200), ("c", 502)] {
+        let reply = server.get(&format!("/v1/caches/items/{id}"));
+        assert_eq!(reply.status, status, "{id}: {}", reply.text);
+        if status == 502 {
+            assert!(reply.text.contains("domain_budget_exceeded"), "{}", reply.text);
+            assert!(!reply.header("retry-after").is_empty());
+        }
+    }
+    assert_eq!((upstream.seen().len(), spent(&server)), (2, 2));
+
+    let free = serve(&cache(""), 2);
+    for id in ["a", "b", "c"] {
+        assert_eq!(free.get(&format!("/v1/caches/items/{id}")).status, 200);
+    }
+    assert_eq!(spent(&free), 0, "without it nothing is counted");
+}
+
+#[test]
+fn the_gateway_asks_its_upstream_within_the_budget_of_its_domain() {
+    let upstream = Upstream::start();
+    let config = format!(
+        "policies: {{ p: {{ subject: ip, rules: [{{ algorithm: sliding_log, limit: 100, window: 1h }}] }} }}\n\
+         routes:\n\
+         - {{ match: {{ path: \"/free/{{*rest}}\" }}, policy: p, upstream: \"http://{0}\" }}\n\
+         - {{ match: {{ path: \"/{{*rest}}\" }}, policy: p, upstream: \"http://{0}\", outbound: true }}\n",
+        upstream.address
+    );
+    let server = serve(&config, 3);
+    for (path, status) in [("/a", 200), ("/status/404", 404), ("/free/a", 200), ("/status/503", 503)] {
+        assert_eq!(server.gateway("GET", path, &[]).status, status, "{path}");
+    }
+    assert_eq!(spent(&server), 3);
+    let left_alone = server.gateway("GET", "/b", &[]);
+    assert_eq!(left_alone.status, 503);
+    assert!(left_alone.text.contains("upstream-not-asked") && left_alone.text.contains("domain_cooldown"));
+    assert!(!left_alone.header("retry-after").is_empty());
+    server.send("DELETE", "/v1/outbound/domains/127.0.0.1/cooldown", &[], String::new()).expect(200);
+    let spent_all = server.gateway("GET", "/b", &[]);
+    assert!(spent_all.status == 503 && spent_all.text.contains("domain_budget_exceeded"), "{}", spent_all.text);
+    assert_eq!(upstream.seen().len(), 4);
+    // What was never sent on is given back to whoever asked.
+    let used = server.get("/v1/explain?policy=p&subject=127.0.0.1").expect(200);
+    assert_eq!((&used["rules"][0]["used"], &used["rules"][0]["held"]), (&json!(3), &json!(0)), "{used}");
+}
+
+#[test]
+fn what_needs_policies_says_so() {
+    let route = "policies: { p: { subject: ip, rules: [{ algorithm: gcra, limit: 1, window: 1s }] } }\n\
+                 routes: [{ match: { path: /a }, policy: p, upstream: \"http://127.0.0.1:1\", outbound: true }]\n";
+    let error = Config::parse("test.yaml", route).unwrap_err().to_string();
+    assert!(error.contains("there is no `outbound`"), "{error}");
+    let named = "outbound: {}\npolicies: { outbound: { rules: [{ algorithm: gcra, limit: 1, window: 1s }] } }\n";
+    let error = Config::parse("test.yaml", named).unwrap_err().to_string();
+    assert!(error.contains("may not be called `outbound`"), "{error}");
+}
