@@ -59,6 +59,9 @@ enum Command {
     /// Look into caches, fill and empty them
     #[command(subcommand)]
     Cache(commands::cache::CacheCommand),
+    /// Look at the domains that are asked, and their budgets
+    #[command(subcommand)]
+    Domains(commands::domains::DomainsCommand),
     /// Show how high a place is, or what a route climbs
     Elevation(commands::elevation::ElevationArgs),
     /// Print the HTTP API as an OpenAPI document
@@ -120,6 +123,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Sessions(SessionsCommand::End(args))) => commands::sessions::end(&args),
         Some(Command::Tokens(command)) => commands::tokens::run(&command),
         Some(Command::Cache(command)) => commands::cache::run(&command),
+        Some(Command::Domains(command)) => commands::domains::run(&command),
         Some(Command::Elevation(args)) => commands::elevation::run(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),

@@ -7,6 +7,7 @@ use sekisho::Error;
 use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
+use sekisho::outbound::Outbound;
 use sekisho::sessions::Sessions;
 use sekisho::tokens::Verifier;
 
@@ -39,6 +40,8 @@ pub(crate) struct App {
     pub(crate) caches: Arc<Caches>,
     /// None where heights are not served.
     pub(crate) elevation: Option<Arc<Heights>>,
+    /// None where nothing goes out.
+    pub(crate) outbound: Option<Outbound>,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -109,6 +112,7 @@ impl App {
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
         let elevation = Heights::of(&config, &backend, before.and_then(|before| before.elevation.as_ref()));
+        let outbound = open_outbound(&config, &backend, before.and_then(|before| before.outbound.as_ref()));
         let caches = match before {
             Some(before) => Arc::clone(&before.caches),
             None => Arc::new(Caches::open(&config.caches, &backend, &metrics)?),
@@ -125,10 +129,21 @@ impl App {
             sessions,
             caches,
             elevation,
+            outbound,
         }))
     }
 
     pub(crate) fn problem(&self, error: &Error) -> Problem {
         Problem::of(error, self.gate.limits().policies().map(|policy| policy.name()))
     }
+}
+
+/// What was counted belongs to the store: other policies go on with it.
+fn open_outbound(config: &Config, backend: &Backend, before: Option<&Outbound>) -> Option<Outbound> {
+    let domains = Arc::clone(config.outbound.as_ref()?.domains());
+    if let Some(before) = before {
+        before.replace(domains);
+        return Some(before.clone());
+    }
+    Some(Outbound::new(domains, Arc::clone(&backend.outbound)))
 }

@@ -22,6 +22,7 @@ pub mod envoy;
 mod eviction;
 mod facts;
 mod gateway;
+pub mod governing;
 mod jwks;
 mod leftover;
 mod live;

@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::audit::{Act, Operator};
-use crate::config::{Config, TlsConfig};
+use crate::config::{Config, OutboundConfig, TlsConfig};
 use crate::server::refuse_open_grpc;
 use crate::start::StartError;
 use crate::{api, connection, tls};
@@ -150,6 +150,11 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     config.tokens.revocation.store.clone_from(&old.tokens.revocation.store);
     keep("caches", format!("{:?}", config.caches) == format!("{:?}", old.caches));
     config.caches.clone_from(&old.caches);
+    if let (Some(new), Some(old)) = (&mut config.outbound, &old.outbound) {
+        let where_kept = |outbound: &OutboundConfig| format!("{:?} {:?}", outbound.store, outbound.state);
+        keep("outbound.store", where_kept(new) == where_kept(old));
+        (new.store, new.state) = (old.store.clone(), old.state.clone());
+    }
     (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
     (config.store, config.memory) = (old.store.clone(), old.memory);
     kept

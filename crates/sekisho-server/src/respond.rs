@@ -184,6 +184,11 @@ impl Problem {
         Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found", detail)
     }
 
+    pub(crate) fn no_outbound() -> Self {
+        let detail = "nothing goes out from here: the configuration has no `outbound`";
+        Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found", detail)
+    }
+
     pub(crate) fn detail(&self) -> &str {
         self.0.detail()
     }

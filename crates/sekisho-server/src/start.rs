@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sekisho::backend::{Backend, BackendKind};
 use sekisho::clock::{Clock, WallClock};
 use sekisho::keyspace::Keyspace;
-use sekisho::limits::{Fallback, RedisStore};
+use sekisho::limits::{DurableStore, Fallback, LimitStore, RedisStore};
 use sekisho::revocation::Revocations;
 use sekisho::sessions::{self, SessionStore};
 use sekisho::store::redis::{Options, Redis};
@@ -37,6 +37,8 @@ pub enum StartError {
     Keys { iss: String, reason: String },
     #[error("the cache `{name}` cannot be opened: {reason}")]
     Cache { name: String, reason: String },
+    #[error("the state of `outbound`, {}, cannot be used: {reason}", file.display())]
+    State { file: PathBuf, reason: String },
     #[error("an upstream needs TLS, and the system's roots of trust cannot be read: {0}")]
     Tls(String),
     #[error(
@@ -71,11 +73,14 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let Some(url) = &config.store.url else {
         let mut backend = Backend { sessions, caches, ..Backend::memory_on(config.memory, Arc::clone(&clock)) };
         if let Some(redis) = own {
-            backend.revocations = Revocations::redis(&redis, clock);
+            backend.revocations = Revocations::redis(&redis, Arc::clone(&clock));
         } else if !config.tokens.issuers.is_empty() {
             tracing::warn!(
                 "revocations are kept in memory: they end with this process, and other instances do not know them"
             );
+        }
+        if let Some(own) = open_outbound(config, &clock, &mut stores).await? {
+            backend.outbound = own;
         }
         if !stores.is_empty() {
             backend.keys = Keyspace::Redis(stores);
@@ -88,9 +93,46 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
     let revocations = Revocations::redis(own.as_ref().unwrap_or(store.redis()), Arc::clone(&clock));
     stores.insert(0, store.redis().clone());
+    let own = open_outbound(config, &clock, &mut stores).await?;
     let keys = Keyspace::Redis(stores);
-    let limits = Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock));
-    Ok(Backend { limits: Arc::new(limits), sessions, revocations, caches, keys, clock, kind })
+    let limits: Arc<dyn LimitStore> =
+        Arc::new(Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock)));
+    let outbound = own.unwrap_or_else(|| Arc::clone(&limits));
+    Ok(Backend { limits, outbound, sessions, revocations, caches, keys, clock, kind })
+}
+
+/// What requests that go out are counted in, if it is not the store of all. A Redis that only they have goes to `stores`; a
+/// file is opened only where they are kept in memory.
+async fn open_outbound(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    stores: &mut Vec<Redis>,
+) -> Result<Option<Arc<dyn LimitStore>>, StartError> {
+    let Some(outbound) = &config.outbound else { return Ok(None) };
+    if let Some(own) = &outbound.store {
+        let started = RedisStore::start(own.url.expose(), own.timeout, None).await;
+        let (store, first) = started.map_err(|error| unusable(&own.url, &error))?;
+        warn_if_away(&own.url, first);
+        if Some(&own.url) != config.store.url.as_ref() {
+            stores.push(store.redis().clone());
+        }
+        let fallback = Fallback::new(Arc::new(store), outbound.settings.on_failure, Arc::clone(clock));
+        return Ok(Some(Arc::new(fallback)));
+    }
+    match &outbound.state {
+        Some(file) if config.store.url.is_none() => {
+            let opened = DurableStore::open(file, config.memory, Arc::clone(clock));
+            let store = opened.map_err(|error| StartError::State { file: file.clone(), reason: error.to_string() })?;
+            Ok(Some(Arc::new(store)))
+        }
+        None if config.store.url.is_none() => {
+            tracing::warn!(
+                "what goes out is counted in memory: a restart forgets budgets and cooldowns; name a `state`"
+            );
+            Ok(None)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Sessions have a connection of their own, so that a flood of checks is not in their way, nor they in its.

@@ -16,6 +16,8 @@ use crate::store::redis::Redis;
 #[derive(Debug, Clone)]
 pub struct Backend {
     pub limits: Arc<dyn LimitStore>,
+    /// Of requests that go out: that of all limits, or one of their own.
+    pub outbound: Arc<dyn LimitStore>,
     pub sessions: Arc<dyn SessionStore>,
     pub revocations: Revocations,
     /// The Redis of each cache that has one, by the cache's name.
@@ -57,6 +59,7 @@ impl Backend {
         let limits = MemoryStore::new(capacity, Arc::clone(&clock));
         let keys = Keyspace::Memory(limits.clone());
         Self {
+            outbound: Arc::new(limits.clone()),
             limits: Arc::new(limits),
             sessions,
             revocations,

@@ -68,9 +68,9 @@
 //! With the feature `redis`, `limits::RedisStore::connect` takes a `redis://`, `rediss://` or `redis+cluster://` URL and
 //! decides on Redis's clock. With `tower`, `tower::GateLayer` puts a gate in front of an axum service, and `http` alone has
 //! the headers and problem details that it answers with. With `cache` there is a cache of tiers, and with `http-origin`
-//! what it has not is asked for over HTTP. With `conformance`, `limits::conformance` is the suite that every store must
-//! pass, for those who write one. Time comes from [`clock`]: a [`ManualClock`](clock::ManualClock) makes every test
-//! repeatable.
+//! what it has not is asked for over HTTP. With `fetch`, `outbound::fetch` fetches pages politely. With `conformance`,
+//! `limits::conformance` is the suite that every store must pass, for those who write one. Time comes from [`clock`]: a
+//! [`ManualClock`](clock::ManualClock) makes every test repeatable.
 
 pub mod backend;
 #[cfg(feature = "cache")]
@@ -88,6 +88,8 @@ mod meters;
 mod open;
 #[cfg(feature = "outbound")]
 pub mod outbound;
+#[cfg(any(feature = "fetch", feature = "http-origin"))]
+mod retry_after;
 pub mod revocation;
 pub mod sessions;
 pub mod store;

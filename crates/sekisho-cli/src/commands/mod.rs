@@ -6,6 +6,7 @@ pub(crate) mod config_check;
 pub(crate) mod config_init;
 pub(crate) mod config_schema;
 pub(crate) mod doctor;
+pub(crate) mod domains;
 pub(crate) mod elevation;
 mod envoy_rules;
 pub(crate) mod explain;

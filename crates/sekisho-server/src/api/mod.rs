@@ -9,6 +9,7 @@ mod end;
 mod oauth;
 mod object;
 mod operate;
+mod outbound;
 mod path;
 mod profiles;
 mod request;

@@ -1,6 +1,7 @@
 //! Every route of the API, once: the router and the OpenAPI document are both made from this table.
 
 mod cached;
+mod outgoing;
 
 use std::sync::{Arc, LazyLock};
 
@@ -78,7 +79,16 @@ impl Route {
 }
 
 pub(super) fn routes() -> Vec<Route> {
-    let all = [limits(), operators(), self::sessions(), revocations(), self::oauth(), cached::routes(), others()];
+    let all = [
+        limits(),
+        operators(),
+        self::sessions(),
+        revocations(),
+        self::oauth(),
+        cached::routes(),
+        outgoing::routes(),
+        others(),
+    ];
     all.into_iter().flatten().chain(elevation::routes()).collect()
 }
 

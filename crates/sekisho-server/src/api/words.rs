@@ -49,6 +49,11 @@ pub(super) fn key_part() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": 64, "pattern": ID })
 }
 
+/// A domain or an address.
+pub(super) fn domain() -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": 253, "pattern": r"^[A-Za-z0-9_:\[\].-]+$" })
+}
+
 pub(super) fn jti() -> Value {
     json!({ "type": "string", "minLength": 1, "pattern": PRINTABLE })
 }
@@ -63,6 +68,8 @@ words! {
     IdempotencyKey: { "type": "string", "minLength": 1, "maxLength": 256, "pattern": PART };
     /// The longest that the engine reads.
     ReservationText: { "type": "string", "minLength": 1, "maxLength": 32 * 1024, "pattern": "^[A-Za-z0-9_-]+$" };
+    /// 1 to 1000.
+    ListLength: { "type": "string", "pattern": "^([1-9][0-9]{0,2}|1000)$" };
     /// A whole number; a query is text.
     KeyBudget: { "type": "string", "pattern": "^[1-9][0-9]{0,7}$" };
     KeyText: { "type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\x00-\\x1f\\x7f-\\x9f]+$" };

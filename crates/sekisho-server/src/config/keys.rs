@@ -6,6 +6,7 @@
 
 mod caches;
 mod elevation;
+mod outbound;
 mod sessions;
 mod tokens;
 
@@ -15,6 +16,7 @@ use super::{FORWARDED_BY, HEADERS, forward, policy, route, rule};
 
 pub(super) use caches::{CACHE_STORE, CACHES, L1, ORIGIN, REFRESH};
 pub(super) use elevation::ELEVATION;
+pub(super) use outbound::OUTBOUND;
 pub(super) use sessions::{COOKIE, SESSION_STORE, SESSIONS};
 pub(super) use tokens::{AUDIT, ISSUERS, TOKENS};
 
@@ -147,7 +149,7 @@ const ALGORITHM_KEYS: [(&str, &[&str]); 10] = rule::Algorithm::all_with_fields()
 
 /// In the order of the documentation.
 #[cfg(test)]
-pub(super) static ALL: [&Section; 25] = [
+pub(super) static ALL: [&Section; 26] = [
     &ROOT,
     &TLS,
     &GRPC_TLS,
@@ -167,6 +169,7 @@ pub(super) static ALL: [&Section; 25] = [
     &CACHE_STORE,
     &ORIGIN,
     &ELEVATION,
+    &OUTBOUND,
     &POLICIES,
     &RULES,
     &ROUTES,
@@ -227,6 +230,7 @@ pub(super) static ROOT: Section = section(
         key("sessions", Kind::One(&SESSIONS), "how long they live, and where they are kept"),
         key("caches", Kind::Named(&CACHES), "what is kept so that it need not be asked for again"),
         key("elevation", Kind::One(&ELEVATION), "serves heights, and the page `/elevation`").or(Fallback::Words("not served")),
+        key("outbound", Kind::One(&OUTBOUND), "how often, how fast and when other servers are asked").or(Fallback::Words("nothing goes out")),
         key("domains", Kind::Texts, "files of Envoy's rate-limit service, beside this file or with a path")
             .or(Fallback::Texts(&[])),
     ],

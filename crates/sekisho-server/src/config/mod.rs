@@ -4,10 +4,12 @@ mod audit;
 mod caches;
 mod connections;
 mod domain;
+mod domain_policies;
 mod elevation;
 pub mod env;
 mod forward;
 mod keys;
+mod outbound;
 mod path;
 mod policy;
 mod problem;
@@ -40,9 +42,11 @@ pub use audit::AuditTo;
 pub use caches::{CacheConfig, OriginConfig, RefreshConfig, SqlConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
+pub use domain_policies::DomainFile;
 pub use elevation::{ElevationConfig, TileFormat};
 use env::Environment;
 pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};
+pub use outbound::OutboundConfig;
 pub use path::PathPattern;
 pub use policy::{PolicyConfig, SubjectConfig};
 pub use problem::ConfigError;
@@ -106,6 +110,8 @@ pub struct Config {
     pub caches: Vec<CacheConfig>,
     /// Heights are served only where this is.
     pub elevation: Option<ElevationConfig>,
+    /// Requests go out only where this is.
+    pub outbound: Option<OutboundConfig>,
     /// The files of Envoy's rate-limit service.
     pub domains: Vec<Domain>,
     /// What it was read from, and what it names: a change of any of them is a change of this.
@@ -156,6 +162,7 @@ impl Default for Config {
             sessions: SessionsConfig::default(),
             caches: Vec::new(),
             elevation: None,
+            outbound: None,
             domains: Vec::new(),
             files: Vec::new(),
             api_token: None,
@@ -197,7 +204,11 @@ impl Config {
         }
         config.audit.place_in(folder);
         config.caches.iter_mut().for_each(|cache| cache.place_in(folder));
-        let elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
+        let mut elsewhere = domain::read_named(&mut reader, &root, folder, &mut config);
+        if let Some(outbound) = &mut config.outbound {
+            config.files.extend(outbound.place_in(folder));
+            elsewhere.extend(outbound.read_policies().err());
+        }
         if !reader.problems.is_empty() {
             let here = ConfigError::in_file(name, text, reader.problems);
             return Err(ConfigError::all([here].into_iter().chain(elsewhere)));
@@ -209,7 +220,8 @@ impl Config {
     pub fn stores(&self) -> Vec<&StoreUrl> {
         let mut urls: Vec<_> = self.store.url.iter().collect();
         let elevation = self.elevation.iter().filter_map(|elevation| elevation.store.as_ref());
-        let sessions = self.sessions.store.iter().chain(elevation).map(|store| &store.url);
+        let outbound = self.outbound.iter().filter_map(|outbound| outbound.store.as_ref());
+        let sessions = self.sessions.store.iter().chain(elevation).chain(outbound).map(|store| &store.url);
         for url in sessions.chain(self.caches.iter().filter_map(|cache| cache.store.as_ref())) {
             if !urls.contains(&url) {
                 urls.push(url);
@@ -304,7 +316,7 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         config.instances = u32::try_from(instances).unwrap_or(u32::MAX);
     }
     if let Some(node) = fields.take("trusted_proxies") {
-        config.trusted_proxies.networks = read_networks(reader, node);
+        config.trusted_proxies.networks = read_networks(reader, node, "trusted_proxies");
     }
     if let Some(source) =
         fields.take("forwarded_by").and_then(|node| reader.choice(node, "forwarded_by", &FORWARDED_BY))
@@ -344,6 +356,9 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("elevation") {
         config.elevation = elevation::read(reader, node, &mut config.policies, &named, config.store.timeout);
     }
+    if let Some(node) = fields.take("outbound") {
+        config.outbound = outbound::read(reader, node, &config.store);
+    }
     Some(config)
 }
 
@@ -369,14 +384,14 @@ fn read_auth(
     })
 }
 
-fn read_networks(reader: &mut Reader, node: &Node) -> Vec<IpNet> {
+fn read_networks(reader: &mut Reader, node: &Node, what: &str) -> Vec<IpNet> {
     let mut networks = Vec::new();
-    for node in reader.list(node, "trusted_proxies").unwrap_or_default() {
-        let Some(text) = reader.text(node, "trusted_proxies") else { continue };
+    for node in reader.list(node, what).unwrap_or_default() {
+        let Some(text) = reader.text(node, what) else { continue };
         match text.parse::<IpNet>().or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from)) {
             Ok(network) => networks.push(network),
             Err(_) => {
-                let message = format!("`trusted_proxies` must hold networks such as 10.0.0.0/24; it holds `{text}`");
+                let message = format!("`{what}` must hold networks such as 10.0.0.0/24; it holds `{text}`");
                 reader.complain(node.at, message);
             }
         }

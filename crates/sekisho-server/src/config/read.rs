@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sekisho::limits::TimeZone;
+
 use super::keys::Section;
 use super::problem::{At, Problem, did_you_mean};
 use super::tree::{Key, Node, Value};
@@ -131,6 +133,30 @@ impl Reader {
             self.complain(node.at, format!("`{what}` must be one of {}; it is `{text}`{near}", names.join(", ")));
         }
         found
+    }
+
+    /// `1s`, or a range to draw from: `[1.5s, 5.5s]`.
+    pub(super) fn interval(&mut self, node: &Node) -> Option<(Duration, Duration)> {
+        let Value::List(ends) = &node.value else {
+            let exact = self.duration(node, "interval")?;
+            return Some((exact, exact));
+        };
+        let [min, max] = ends.as_slice() else {
+            self.complain(node.at, "`interval` must be one duration, or two: the shortest and the longest");
+            return None;
+        };
+        Some((self.duration(min, "interval")?, self.duration(max, "interval")?))
+    }
+
+    pub(super) fn zone(&mut self, node: &Node) -> Option<TimeZone> {
+        let name = self.text(node, "zone")?;
+        let zone = TimeZone::get(name).ok();
+        if zone.is_none() {
+            let known: Vec<String> = jiff::tz::db().available().map(|name| name.as_str().to_owned()).collect();
+            let near = did_you_mean(name, known.iter().map(String::as_str));
+            self.complain(node.at, format!("`{name}` is no IANA time zone{near}"));
+        }
+        zone
     }
 
     fn wrong<T>(&mut self, node: &Node, what: &str, must: &str) -> Option<T> {

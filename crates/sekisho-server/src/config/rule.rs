@@ -7,9 +7,8 @@ use sekisho::key::KeyTemplate;
 use sekisho::limits::{MAX_AMOUNT, Period, Rule, TimeZone};
 
 use super::keys;
-use super::problem::did_you_mean;
 use super::read::{Fields, Reader};
-use super::tree::{Node, Value};
+use super::tree::Node;
 
 /// What any rule takes, whatever its algorithm.
 pub(super) const COMMON: [&str; 3] = ["algorithm", "name", "unit"];
@@ -214,27 +213,12 @@ impl RuleReader<'_, '_> {
 
     fn zone(&mut self) -> Option<TimeZone> {
         let Some(node) = self.fields.peek("zone") else { return Some(TimeZone::UTC) };
-        let name = self.reader.text(node, "zone")?;
-        let zone = TimeZone::get(name).ok();
-        if zone.is_none() {
-            let known: Vec<String> = jiff::tz::db().available().map(|name| name.as_str().to_owned()).collect();
-            let near = did_you_mean(name, known.iter().map(String::as_str));
-            self.reader.complain(node.at, format!("`{name}` is no IANA time zone{near}"));
-        }
-        zone
+        self.reader.zone(node)
     }
 
     /// `1s`, or a range to draw from: `[1.5s, 5.5s]`.
     fn interval(&mut self) -> Option<(Duration, Duration)> {
         let node = self.needed("interval")?.clone();
-        let Value::List(ends) = &node.value else {
-            let exact = self.reader.duration(&node, "interval")?;
-            return Some((exact, exact));
-        };
-        let [min, max] = ends.as_slice() else {
-            self.reader.complain(node.at, "`interval` must be one duration, or two: the shortest and the longest");
-            return None;
-        };
-        Some((self.reader.duration(min, "interval")?, self.reader.duration(max, "interval")?))
+        self.reader.interval(&node)
     }
 }

@@ -72,6 +72,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         "sessions": { "ttl": "1h", "store": { "url": "redis://127.0.0.1" }, "cookie": { "name": "__Host-s" } },
         "caches": { "t": { "key": "tiles:{z}", "l1": {}, "store": {}, "refresh": {}, "origin": { "http": "http://127.0.0.1/{z}" } } },
         "elevation": { "origin": "http://127.0.0.1:9000", "store": { "url": "redis://127.0.0.1" } },
+        "outbound": { "interval": "1s" },
         "policies": { "p": policy },
         "routes": [route, fixed],
     });
@@ -95,6 +96,7 @@ fn samples() -> Vec<(&'static str, Value, String)> {
         ("cache_store", "/caches/t/store"),
         ("origin", "/caches/t/origin"),
         ("elevation", "/elevation"),
+        ("outbound", "/outbound"),
         ("policies", "/policies/p"),
         ("routes", "/routes/0"),
         ("match", "/routes/0/match"),

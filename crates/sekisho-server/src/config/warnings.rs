@@ -24,6 +24,7 @@ impl Config {
                     .to_owned(),
             );
         }
+        warnings.extend(self.outbound.iter().flat_map(|outbound| outbound.warnings().iter().cloned()));
         warnings
     }
 }

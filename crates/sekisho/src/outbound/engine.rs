@@ -1,8 +1,11 @@
 //! One reservation per request that goes out.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use lru::LruCache;
+use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 use smallvec::smallvec;
 use url::Url;
@@ -24,6 +27,9 @@ use crate::limits::rule::EXACT;
 use crate::limits::store::{Demand, End, Operation, Take, TakeKind, Taken, Target};
 use crate::limits::{LimitStore, OnFailure, ReservationId, RuleOutcome};
 
+/// So many domains are remembered by name, to be shown: the stores know them by their keys only.
+const RECENT: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+
 /// Decides which requests go out, and when. Cheap to clone; clones are the same.
 #[derive(Debug, Clone)]
 pub struct Outbound {
@@ -34,6 +40,7 @@ pub struct Outbound {
 struct Inner {
     domains: ArcSwap<Domains>,
     store: Arc<dyn LimitStore>,
+    recent: Mutex<LruCache<String, ()>>,
 }
 
 /// The answer to an acquire.
@@ -124,8 +131,14 @@ impl Figures {
 }
 
 impl Outbound {
-    pub fn new(domains: Domains, store: Arc<dyn LimitStore>) -> Self {
-        Self { inner: Arc::new(Inner { domains: ArcSwap::from_pointee(domains), store }) }
+    pub fn new(domains: impl Into<Arc<Domains>>, store: Arc<dyn LimitStore>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                domains: ArcSwap::new(domains.into()),
+                store,
+                recent: Mutex::new(LruCache::new(RECENT)),
+            }),
+        }
     }
 
     /// The terms that hold now.
@@ -134,8 +147,18 @@ impl Outbound {
     }
 
     /// Other terms from now on; what was counted stays.
-    pub fn replace(&self, domains: Domains) {
-        self.inner.domains.store(Arc::new(domains));
+    pub fn replace(&self, domains: impl Into<Arc<Domains>>) {
+        self.inner.domains.store(domains.into());
+    }
+
+    /// The domains that have a rule, and those that were asked for lately by this process; by name.
+    pub fn known(&self) -> Vec<Arc<str>> {
+        let domains = self.inner.domains.load();
+        let mut names: Vec<Arc<str>> = domains.named().map(Arc::from).collect();
+        names.extend(self.inner.recent.lock().iter().map(|(name, ())| Arc::from(&**name)));
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     /// Books a request, with the time at which it may leave.
@@ -159,6 +182,7 @@ impl Outbound {
             },
             entropy: rand::random(),
         };
+        self.inner.recent.lock().get_or_insert_ref(site.domain(), || ());
         for (name, governed) in domains.charged(site) {
             let policy = if is_patient { &governed.patient } else { &governed.prompt };
             let target = target(name, policy)?;

@@ -8,6 +8,8 @@
 mod cooldown;
 mod domains;
 mod engine;
+#[cfg(feature = "fetch")]
+pub mod fetch;
 mod outcome;
 mod permit;
 mod seed;
@@ -16,7 +18,7 @@ mod terms;
 
 pub use domains::{Domains, Governing};
 pub use engine::{Acquired, Admitted, Denied, Outbound, Reason};
-pub use outcome::{Kind, Outcome};
+pub use outcome::{Kind, Outcome, not_before};
 pub use permit::Permit;
 pub use seed::{DomainBudgetCheckResult, DomainDailyBudget};
 pub use site::{MAX_URL, Site, parse_url};

@@ -1,5 +1,7 @@
 //! What became of a request, and what it therefore costs.
 
+use std::time::Duration;
+
 use super::terms::{Charged, PAGES, REQUESTS, RULES, Terms};
 use crate::clock::Timestamp;
 use crate::limits::store::{EndHow, SmallAmounts};
@@ -59,9 +61,35 @@ impl Outcome {
     }
 }
 
+/// When a domain may be asked again that sent this `Retry-After`, in seconds or as a date.
+pub fn not_before(retry_after: &str, now: Timestamp) -> Option<Timestamp> {
+    let text = retry_after.trim();
+    if let Ok(seconds) = text.parse() {
+        return Some(now + Duration::from_secs(seconds));
+    }
+    let date = jiff::fmt::rfc2822::parse(text).ok()?.timestamp().as_second();
+    Some(Timestamp::from_secs(u64::try_from(date).ok()?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_forms_of_retry_after_are_read() {
+        let now = Timestamp::from_secs(1_445_412_480);
+        for (text, seconds) in [
+            ("7", Some(1_445_412_487)),
+            (" 0 ", Some(1_445_412_480)),
+            ("Wed, 21 Oct 2015 07:30:00 GMT", Some(1_445_412_600)),
+            ("soon", None),
+            ("-1", None),
+            ("1.5", None),
+        ] {
+            assert_eq!(not_before(text, now), seconds.map(Timestamp::from_secs), "{text}");
+        }
+        assert!(not_before(&u64::MAX.to_string(), now).is_some_and(|at| at > now), "too long is long");
+    }
 
     #[test]
     fn a_request_costs_what_became_of_it() {

@@ -138,6 +138,7 @@ async fn observed_domains_are_counted_and_never_stopped() {
     everywhere(rules, async |crawler| {
         assert_eq!(crawler.request("http://seen.org/", Kind::Request, answered(200)).await.observed, None);
         let over = crawler.request("http://seen.org/", Kind::Request, answered(200)).await;
+        assert_eq!(crawler.spent("seen.org").await, (2, 0), "it was sent, and shows");
         assert_eq!(
             (over.observed, over.requests_remaining, over.pages_remaining),
             (Some(Reason::Budget), 0, UNLIMITED)

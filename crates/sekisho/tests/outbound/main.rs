@@ -8,6 +8,7 @@
 mod budgets;
 mod cooldowns;
 mod days;
+mod fetch;
 mod seed;
 
 use std::sync::Arc;

@@ -84,7 +84,7 @@ async fn tc_db_n_01_to_n_07_and_the_others_hold_on_every_store() {
 /// TC-DB-E-01: the original lets everything through when it cannot check; here `on_failure: open` does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tc_db_e_01_an_error_allows_the_request_if_it_is_to() {
-    let mut server = sekisho_testkit::RedisServer::start();
+    let server = sekisho_testkit::RedisServer::start();
     let clock = sekisho::clock::ManualClock::at(super::NOON);
     let store = super::redis(&server.url(), &clock).await;
     let make = |on_failure| {

@@ -12,6 +12,7 @@ use super::problem::{At, Problem};
 
 /// A configuration is a few kilobytes; what is larger than this is a mistake or an attack.
 const MAX_BYTES: usize = 1024 * 1024;
+const MAX_NODES: usize = 100_000;
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
@@ -58,18 +59,24 @@ pub(super) fn parse(name: &str, text: &str) -> Result<Node, Problem> {
 }
 
 pub(super) fn parse_yaml(text: &str) -> Result<Node, Problem> {
-    refuse_long(text)?;
-    yaml::parse(text)
+    refuse_long(text, MAX_BYTES)?;
+    yaml::parse(text, MAX_NODES)
+}
+
+/// A list that may be long: the policies of a hundred thousand domains.
+pub(super) fn parse_list(text: &str) -> Result<Node, Problem> {
+    refuse_long(text, 64 * MAX_BYTES)?;
+    yaml::parse(text, 64 * MAX_NODES)
 }
 
 fn parse_toml(text: &str) -> Result<Node, Problem> {
-    refuse_long(text)?;
+    refuse_long(text, MAX_BYTES)?;
     toml::parse(text)
 }
 
-fn refuse_long(text: &str) -> Result<(), Problem> {
-    if text.len() > MAX_BYTES {
-        return Err(Problem::new(At::START, format!("is {} bytes long; at most {MAX_BYTES} are read", text.len())));
+fn refuse_long(text: &str, most: usize) -> Result<(), Problem> {
+    if text.len() > most {
+        return Err(Problem::new(At::START, format!("is {} bytes long; at most {most} are read", text.len())));
     }
     Ok(())
 }

@@ -10,9 +10,9 @@ use super::{Key, Node, Value};
 
 /// Reads one YAML document. Aliases are bounded, so that a small file cannot become a large tree; a key that stands twice
 /// in one mapping is refused, because one of the two would silently not count.
-pub(super) fn parse(text: &str) -> Result<Node, Problem> {
+pub(super) fn parse(text: &str, nodes: usize) -> Result<Node, Problem> {
     let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_depth: 64, max_nodes: 100_000, max_aliases: 1_000, max_events: 400_000 },
+        budget: serde_saphyr::budget! { max_depth: 64, max_nodes: nodes, max_aliases: 1_000, max_events: 4 * nodes },
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::Error,
         strict_booleans: true,
         with_snippet: false,

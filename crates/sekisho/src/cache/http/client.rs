@@ -18,8 +18,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use url::Url;
 
-use super::retry::retry_after;
 use crate::cache::origin::{Failure, Fetched, Reply, Validators};
+use crate::retry_after::retry_after;
 
 const AGENT: &str = concat!("sekisho/", env!("CARGO_PKG_VERSION"));
 /// A connection that nobody has used so long is closed.

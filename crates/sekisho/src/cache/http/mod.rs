@@ -1,7 +1,6 @@
 //! An origin that is asked over HTTP: `http://tiles.example/xyz/dem_png/{z}/{x}/{y}.png`.
 
 mod client;
-mod retry;
 mod url;
 
 use std::fmt;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::header::{DATE, HeaderMap, RETRY_AFTER};
 
 /// In seconds, or a date: then from the date of the answer itself, so that nobody's clock matters.
-pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let wait = text(RETRY_AFTER)?;
     if let Ok(seconds) = wait.parse() {
@@ -15,7 +15,8 @@ pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(until.saturating_sub(now)).unwrap_or(0)))
 }
 
-fn date(text: &str) -> Option<i64> {
+/// Seconds since the epoch.
+pub(crate) fn date(text: &str) -> Option<i64> {
     jiff::fmt::rfc2822::parse(text).ok().map(|at| at.timestamp().as_second())
 }
 

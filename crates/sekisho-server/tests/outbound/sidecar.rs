@@ -1,0 +1,218 @@
+//! What a crawler in any language asks, and is told.
+
+use std::time::Duration;
+
+use sekisho_server::config::Config;
+use sekisho_testkit::RedisServer;
+use serde_json::{Value, json};
+
+use super::support::TestServer;
+
+const FEW: &str = "default_policy: { max_requests_per_day: 3, max_pages_per_day: 2, qps: 0 }\n";
+
+/// Served under these policies; the folder is kept for as long as the server runs.
+fn serve(policies: &str, more: &str) -> (tempfile::TempDir, TestServer) {
+    let folder = tempfile::tempdir().unwrap();
+    let server = TestServer::with(config(&folder, policies, &format!(", interval: 1s{more}")));
+    (folder, server)
+}
+
+fn config(folder: &tempfile::TempDir, policies: &str, more: &str) -> Config {
+    std::fs::write(folder.path().join("domains.yaml"), policies).unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    std::fs::write(&file, format!("outbound: {{ domains: domains.yaml{more} }}\n")).unwrap();
+    Config::read(&file).unwrap()
+}
+
+fn acquire(server: &TestServer, url: &str) -> Value {
+    server.post("/v1/outbound/acquire", json!({ "url": url })).expect(200)
+}
+
+fn settle(server: &TestServer, acquired: &Value, status: impl Into<Value>) {
+    let body = json!({ "permit": acquired["permit"], "status": status.into() });
+    assert_eq!(server.post("/v1/outbound/settle", body).expect(200), json!({ "settled": true }));
+    server.clock.advance(Duration::from_secs(1));
+}
+
+#[test]
+fn a_crawler_asks_and_says_what_became_of_it() {
+    let (_folder, server) = serve(FEW, "");
+    let first = acquire(&server, "https://www.example.com/a");
+    assert_eq!(first["allowed"], true);
+    assert_eq!((&first["wait_until"], &first["wait_ms"], &first["reason"]), (&Value::Null, &json!(0), &Value::Null));
+    assert_eq!((&first["requests_remaining"], &first["pages_remaining"]), (&json!(2), &json!(1)));
+    let busy = acquire(&server, "https://example.com/b");
+    assert_eq!(
+        (&busy["allowed"], &busy["reason"], &busy["permit"]),
+        (&json!(false), &json!("domain_busy"), &Value::Null)
+    );
+
+    settle(&server, &first, 200);
+    let second = acquire(&server, "https://example.com/b");
+    settle(&server, &second, 304);
+    let third = acquire(&server, "https://example.com/c");
+    settle(&server, &third, "not_sent");
+    let again = acquire(&server, "https://example.com/c");
+    settle(&server, &again, 404);
+    let denied = acquire(&server, "https://example.com/d");
+    assert_eq!((&denied["allowed"], &denied["reason"]), (&json!(false), &json!("domain_budget_exceeded")));
+    assert_eq!(denied["retry_at"], 1_759_190_400_000_u64, "at midnight");
+
+    let budget = server.get("/v1/outbound/domains/example.com").expect(200);
+    let expected = json!({
+        "domain": "example.com", "requests_today": 3, "pages_today": 1, "max_requests_per_day": 3,
+        "max_pages_per_day": 2, "date": "2025-09-29", "requests_remaining": 0, "pages_remaining": 1,
+        "cooldown_until": null,
+    });
+    assert_eq!(budget, expected);
+    let all = server.get("/v1/outbound/domains").expect(200);
+    assert_eq!(all, json!({ "domains": [expected], "next": null }));
+    let other = acquire(&server, "https://example.org/");
+    assert_eq!(other["allowed"], true, "each domain's budget is its own");
+}
+
+#[test]
+fn a_turn_that_comes_later_is_allowed_with_its_time() {
+    let (_folder, server) = serve(FEW, ", concurrency: 2");
+    let now = 1_759_104_020_000_u64;
+    assert_eq!(acquire(&server, "http://example.com/")["wait_until"], Value::Null);
+    let later = acquire(&server, "http://example.com/");
+    assert_eq!(
+        (&later["allowed"], &later["wait_until"], &later["wait_ms"]),
+        (&json!(true), &json!(now + 1_000), &json!(1_000))
+    );
+    let body = json!({ "url": "http://other.com/", "wait": false });
+    server.post("/v1/outbound/acquire", &body).expect(200);
+    let not_now = server.post("/v1/outbound/acquire", &body).expect(200);
+    assert_eq!((&not_now["allowed"], &not_now["retry_at"]), (&json!(false), &json!(now + 1_000)));
+}
+
+#[test]
+fn a_domain_is_left_alone_as_long_as_it_says_and_an_operator_can_lift_it() {
+    let (_folder, server) = serve(FEW, "");
+    let now = 1_759_104_020_000_u64;
+    for (i, (said, until)) in [
+        (json!(7_200), now + 7_200_000),
+        (json!("7200"), now + 7_200_000),
+        (json!("Mon, 29 Sep 2025 02:00:20 GMT"), now + 7_200_000),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let domain = format!("d{i}.com");
+        let acquired = acquire(&server, &format!("http://a.{domain}/"));
+        let body = json!({ "permit": acquired["permit"], "status": 429, "retry_after": said });
+        server.post("/v1/outbound/settle", body).expect(200);
+        let denied = acquire(&server, &format!("http://b.{domain}/"));
+        assert_eq!((&denied["reason"], &denied["retry_at"]), (&json!("domain_cooldown"), &json!(until)), "{said}");
+        let shown = server.get(&format!("/v1/outbound/domains/{domain}")).expect(200);
+        assert_eq!(shown["cooldown_until"], until);
+        let lifted = server
+            .send("DELETE", &format!("/v1/outbound/domains/www.{domain}/cooldown"), &[], String::new())
+            .expect(200);
+        assert_eq!((&lifted["cooldown_until"], &lifted["requests_today"]), (&Value::Null, &json!(1)));
+    }
+}
+
+#[test]
+fn what_cannot_be_asked_is_refused_and_charges_nothing() {
+    let (_folder, server) = serve(FEW, "");
+    let long = format!("http://example.com/{}", "x".repeat(20_000));
+    for (body, field) in [
+        (json!({}), "url"),
+        (json!({ "url": "example.com" }), "url"),
+        (json!({ "url": "http://" }), "url"),
+        (json!({ "url": "ftp://example.com/" }), "url"),
+        (json!({ "url": "http://me:secret@example.com/" }), "url"),
+        (json!({ "url": long }), "url"),
+        (json!({ "url": "http://xn--a/" }), "url"),
+        (json!({ "url": "http://example.com/", "pages": 1 }), "pages"),
+        (json!({ "url": "http://example.com/", "page": "yes" }), "page"),
+    ] {
+        let reply = server.post("/v1/outbound/acquire", &body);
+        assert!(!reply.text.contains("secret"), "{}", reply.text);
+        let problem = reply.expect(400);
+        assert_eq!(problem["field"], field, "{body}: {problem}");
+    }
+    let permit = acquire(&server, "http://example.com/")["permit"].clone();
+    for (body, field) in [
+        (json!({ "permit": "nonsense", "status": 200 }), "permit"),
+        (json!({ "permit": permit, "status": 99 }), "status"),
+        (json!({ "permit": permit, "status": "sent" }), "status"),
+        (json!({ "permit": permit, "status": 429, "retry_after": "soon" }), "retry_after"),
+        (json!({ "permit": permit, "status": 429, "retry_after": -1 }), "retry_after"),
+        (json!({ "permit": permit }), "status"),
+    ] {
+        let problem = server.post("/v1/outbound/settle", &body).expect(400);
+        assert_eq!(problem["field"], field, "{body}: {problem}");
+    }
+    for path in ["/v1/outbound/domains/a%20b", "/v1/outbound/explain?url=ftp://x/", "/v1/outbound/domains?limit=0"] {
+        server.get(path).expect(400);
+    }
+    assert_eq!(server.get("/v1/outbound/domains/example.com").expect(200)["requests_today"], 1);
+}
+
+#[test]
+fn a_look_alike_is_counted_as_what_it_is() {
+    let (_folder, server) = serve("allowlist: [{ domain: apple.com, max_requests_per_day: 1 }]", "");
+    settle(&server, &acquire(&server, "http://apple.com/"), 200);
+    let alike = server.get("/v1/outbound/explain?url=http://%D0%B0%D1%80%D1%80l%D0%B5.com/").expect(200);
+    let host = alike["governed"]["host"].as_str().unwrap();
+    assert!(host.starts_with("xn--") && alike["governed"]["rules"][0]["rule"] == "default_policy", "{alike}");
+    assert_eq!(acquire(&server, "http://apple.com/")["allowed"], false);
+    assert_eq!(acquire(&server, &format!("http://{host}/"))["allowed"], true);
+}
+
+#[test]
+fn without_the_section_nothing_goes_out() {
+    let server = TestServer::start("");
+    let problem = server.post("/v1/outbound/acquire", json!({ "url": "http://example.com/" })).expect(404);
+    assert!(problem["detail"].as_str().unwrap().contains("no `outbound`"), "{problem}");
+}
+
+#[test]
+fn other_policies_go_on_with_what_was_counted() {
+    let (folder, server) = serve(FEW, "");
+    for page in ["a", "b"] {
+        settle(&server, &acquire(&server, &format!("http://example.com/{page}")), 200);
+    }
+    assert_eq!(acquire(&server, "http://example.com/c")["reason"], "domain_budget_exceeded");
+    server
+        .handle
+        .reload(config(&folder, "default_policy: { max_pages_per_day: 5, qps: 0 }", ", interval: 1s"))
+        .unwrap();
+    assert_eq!(acquire(&server, "http://example.com/c")["pages_remaining"], 2);
+}
+
+#[test]
+fn what_is_in_a_file_outlives_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = || TestServer::on_its_store(config(&folder, FEW, ", state: spent.redb, interval: 1ms"));
+    let server = start();
+    let lost = acquire(&server, "http://example.com/");
+    assert_eq!(lost["allowed"], true);
+    let other = acquire(&server, "http://other.com/");
+    let body = json!({ "permit": other["permit"], "status": 503, "retry_after": 86_400 });
+    server.post("/v1/outbound/settle", body).expect(200);
+    drop(server);
+    let server = start();
+    assert_eq!(server.get("/v1/outbound/domains/example.com").expect(200)["requests_today"], 1);
+    assert_eq!(acquire(&server, "http://example.com/")["reason"], "domain_busy", "it may still be on its way");
+    settle(&server, &lost, 200);
+    assert_eq!(acquire(&server, "http://example.com/")["allowed"], true);
+    assert_eq!(acquire(&server, "http://other.com/")["reason"], "domain_cooldown");
+}
+
+#[test]
+fn two_servers_on_one_redis_share_a_budget() {
+    let redis = RedisServer::start();
+    let folder = tempfile::tempdir().unwrap();
+    let store = format!(", interval: 1ms, concurrency: 0, store: {{ url: \"{}\", timeout: 20s }}", redis.url());
+    let start = || TestServer::on_its_store(config(&folder, FEW, &store));
+    let servers = [start(), start()];
+    let allowed = (0..10).filter(|i| {
+        let body = json!({ "url": "http://example.com/", "page": false });
+        servers[i % 2].post("/v1/outbound/acquire", body).expect(200)["allowed"] == true
+    });
+    assert_eq!(allowed.count(), 3);
+}
