@@ -1,5 +1,5 @@
 //! Benchmarks side by side with peers: `cargo xtask bench limits`, `cargo xtask bench doors`, `cargo xtask bench sessions`,
-//! `cargo xtask bench cache`.
+//! `cargo xtask bench cache`, `cargo xtask bench outbound`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints its table, and stops where it fails")]
 
 mod cache;
@@ -8,6 +8,7 @@ mod keys;
 mod limits_memory;
 mod limits_redis;
 mod measure;
+mod outbound;
 mod sessions;
 
 fn main() -> anyhow::Result<()> {
@@ -31,6 +32,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         ["sessions", which @ ..] => sessions::run(which),
+        ["outbound", which @ ..] => outbound::run(which),
         ["serve", what, port] => doors::trivial::serve(what, port.parse()?),
         ["churn", who] => {
             limits_memory::churn(who);
@@ -42,7 +44,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         _ => anyhow::bail!(
-            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation] | cache [hit|ratio|herd|elevation|refresh|rank]"
+            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation] | cache [hit|ratio|herd|elevation|refresh|rank] | outbound [durable|memory|known]"
         ),
     }
 }

@@ -168,6 +168,10 @@ impl Record {
     pub(crate) fn hold(&mut self, policy: &Policy, now: u64, amounts: &[u64], entropy: u32, tag: Tag, expires: u64) {
         let rules = self.take_each(policy, now, amounts, entropy, true);
         let hold = Hold { tag, at: now, expires, rules };
+        if self.holds.capacity() == 0 {
+            // Most subjects have one at a time, and the usual first step is four.
+            self.holds.reserve_exact(1);
+        }
         match self.holds.back() {
             Some(last) if last.expires > expires => {
                 let place = self.holds.partition_point(|h| h.expires <= expires);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::shard::{Ended, Shard, Word, lone_bucket};
+use super::shard::{Shard, Word, lone_bucket};
 use super::{Amounts, Ending, MemoryStore, Padded, Room, Tag};
 use crate::clock::micros;
 use crate::error::{Error, Invalid};
@@ -253,19 +253,12 @@ impl Limiter {
             _ => actual.and_then(|cost| cost.named(policy.rules()[rule].unit())).unwrap_or(reserved),
         };
         let change = |policy: &Policy, record: &mut Record, now: u64| (record.end(policy, now, tag, amount), true);
-        let done = match shard.change_in_place(print, policy, now, inner.bound, change) {
-            Ok(done) => done,
-            Err(change) => {
-                let mut record = shard.load(print, policy, now, &inner.names);
-                let (done, _) = change(policy, &mut record, now);
-                // It was there already, so it needs no room.
-                drop(shard.store(print, policy, record, now, inner.bound));
-                done
-            }
-        };
-        if let Some((hold, amounts)) = done {
-            let forget_at = now + policy.memory_of_ends();
-            shard.remember(print, tag, Ended { ending, expires: hold.expires, forget_at, amounts }, inner.bound);
+        // How it ended is nobody's question: only its owner knows of it, and is done with it.
+        if let Err(change) = shard.change_in_place(print, policy, now, inner.bound, change) {
+            let mut record = shard.load(print, policy, now, &inner.names);
+            change(policy, &mut record, now);
+            // It was there already, so it needs no room.
+            drop(shard.store(print, policy, record, now, inner.bound));
         }
     }
 }

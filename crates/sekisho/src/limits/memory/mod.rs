@@ -1,6 +1,7 @@
 //! Limits in this process's memory: sharded, bounded, exact.
 
 mod denied;
+mod ended;
 #[cfg(feature = "durable")]
 mod kept;
 mod limiter;
@@ -23,9 +24,10 @@ use crate::error::{Error, Invalid};
 use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter, Seed, Space};
 use crate::store::memory::sync::{Mutex, MutexGuard};
 use denied::{Denied, LastDenial};
+use ended::Ended;
 pub use limiter::{Hold, Limiter, Verdict};
 use names::Names;
-use shard::{Bound, Ended, Shard};
+use shard::{Bound, Shard};
 
 /// How much a store may hold.
 #[derive(Debug, Clone, Copy)]

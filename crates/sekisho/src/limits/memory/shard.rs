@@ -5,18 +5,16 @@
 //! record, and the word is its place. A record of more than two rules would take several hundred bytes, so it is packed while
 //! nothing is held.
 
-use std::collections::VecDeque;
-
-use hashbrown::HashMap;
 use slab::Slab;
 
 use super::super::algorithms::{State, bucket};
 use super::super::decision::Ending;
 use super::super::packed::{pack, unpack};
-use super::super::policy::{Amounts, Policy};
+use super::super::policy::Policy;
 use super::super::record::{Hold, Record};
 use super::super::reservation::Tag;
 use super::super::rule::Algorithm;
+use super::ended::{Ended, EndedReservations};
 use super::names::Names;
 use crate::error::Error;
 use crate::store::memory::fingerprint::Fingerprint;
@@ -412,13 +410,13 @@ impl Shard {
 
     pub(super) fn ended(&mut self, print: Fingerprint, tag: Tag, now: u64) -> Option<Ended> {
         self.ended.forget_old(now);
-        self.ended.by_tag.get(&(print, tag)).filter(|ended| ended.forget_at > now).cloned()
+        self.ended.of(print, tag).filter(|ended| ended.forget_at > now).cloned()
     }
 
     pub(super) fn remember(&mut self, print: Fingerprint, tag: Tag, ended: Ended, bound: Bound) {
         self.ended.insert(print, tag, ended);
         // More ends than subjects are remembered only under a flood; the oldest go first.
-        while self.ended.by_tag.len() > bound.subjects.max(4096) {
+        while self.ended.len() > bound.subjects.max(4096) {
             self.ended.forget_oldest();
         }
     }
@@ -437,67 +435,5 @@ fn as_word(policy: &Policy, record: &Record) -> Option<Word> {
     match record.states.first() {
         Some(State::Bucket(state)) => Some(Word::empty_at(state.at + state.level)),
         _ => None,
-    }
-}
-
-/// How a reservation ended, remembered for a while so that a repeated call gets the same answer.
-#[derive(Debug, Clone)]
-pub(super) struct Ended {
-    pub(super) ending: Ending,
-    pub(super) expires: u64,
-    pub(super) forget_at: u64,
-    pub(super) amounts: Amounts,
-}
-
-#[derive(Debug, Default)]
-struct EndedReservations {
-    by_tag: HashMap<(Fingerprint, Tag), Ended>,
-    /// In the order of their ends, which is nearly that of their forgetting.
-    order: VecDeque<(u64, Fingerprint, Tag)>,
-}
-
-impl EndedReservations {
-    fn insert(&mut self, print: Fingerprint, tag: Tag, ended: Ended) {
-        self.order.push_back((ended.forget_at, print, tag));
-        self.by_tag.insert((print, tag), ended);
-    }
-
-    fn forget_old(&mut self, now: u64) {
-        // Two for each one added keeps it short without ever pausing for long.
-        for _ in 0..2 {
-            if self.order.front().is_some_and(|(forget_at, ..)| *forget_at <= now) {
-                self.forget_oldest();
-            }
-        }
-    }
-
-    fn forget_oldest(&mut self) {
-        let Some((forget_at, print, tag)) = self.order.pop_front() else { return };
-        // A reservation under the same key that ended later stands further behind.
-        if self.by_tag.get(&(print, tag)).is_some_and(|ended| ended.forget_at == forget_at) {
-            self.by_tag.remove(&(print, tag));
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        self.by_tag.capacity() * (size_of::<((Fingerprint, Tag), Ended)>() + 1) + self.order.capacity() * 40
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_later_end_under_the_same_key_is_not_forgotten_with_the_earlier_one() {
-        let (print, tag) = (Fingerprint::from_lanes([1, 2]), Tag::random());
-        let ended = |forget_at| Ended { ending: Ending::Expired, expires: 0, forget_at, amounts: Amounts::new() };
-        let mut all = EndedReservations::default();
-        all.insert(print, tag, ended(10));
-        all.insert(print, tag, ended(20));
-        all.forget_old(15);
-        assert_eq!(all.by_tag.get(&(print, tag)).map(|ended| ended.forget_at), Some(20));
-        all.forget_old(20);
-        assert!(all.by_tag.is_empty() && all.order.is_empty());
     }
 }
