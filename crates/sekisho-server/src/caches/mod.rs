@@ -99,6 +99,8 @@ impl Named {
                     prefix: config.key.prefix().to_owned(),
                     shape: config.shape,
                     keep_for: config.terms.ages.keep_for,
+                    compression: config.compression,
+                    max_bytes: config.max_bytes,
                     soft_timeout: config.timeout,
                     hard_timeout: WRITING,
                 };

@@ -6,8 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sekisho::cache::refresh::{self, MemoryRefresh, Pace, Ranking, RedisNames, RedisRefresh, Refresh, Worker};
 use sekisho::cache::{
-    Ages, Answer, Cache, Form, HttpClient, HttpOrigin, HttpTerms, Key, KeyPattern, Origin, OriginFuture, Policy,
-    RedisStore, RedisTerms, Room, Shape, SharedStore, Terms, Tiers, Unanswered, UrlTemplate, Validators,
+    Ages, Answer, Cache, Compression, Form, HttpClient, HttpOrigin, HttpTerms, Key, KeyPattern, Origin, OriginFuture,
+    Policy, RedisStore, RedisTerms, Room, Shape, SharedStore, Terms, Tiers, Unanswered, UrlTemplate, Validators,
 };
 use sekisho::clock::Clock;
 use sekisho::limits::LimitStore;
@@ -161,6 +161,9 @@ fn shared(
         prefix: PREFIX.to_owned(),
         shape: Shape::Hash,
         keep_for: config.ttl,
+        // A picture is as small as it gets, and the merged tiles are for clients who know nothing of this.
+        compression: Compression::None,
+        max_bytes: MAX_TILE_BYTES,
         // A tile is larger than what the store's time-out was chosen for.
         soft_timeout: store.timeout.max(Terms::default().soft_timeout),
         hard_timeout: config.timeout,

@@ -51,6 +51,6 @@ pub use l1::{Policy, Room};
 pub use origin::{Failure, Fetched, Origin, OriginFuture, Reply, Validators};
 pub use pattern::KeyPattern;
 #[cfg(feature = "redis")]
-pub use redis::{RedisStore, RedisTerms, Shape};
+pub use redis::{Compression, RedisStore, RedisTerms, Shape};
 pub use store::{End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token};
 pub use terms::Terms;
