@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sekisho::cache::{Fetched, Key, SharedStore, Tier};
+use sekisho::cache::{Fetched, Key, SharedStore, Tier, Value};
 use sekisho_elevation::{Elevation, Layer, Tile, TileId, Tiles, TilesError, Zoom};
 use tokio::sync::mpsc;
 
@@ -77,7 +77,9 @@ async fn write(
 struct Unseen(Tiered);
 
 impl Tiles for Unseen {
-    async fn tile(&self, id: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
+    type Shared = Value<Tile>;
+
+    async fn tile(&self, id: TileId) -> Result<Option<Value<Tile>>, TilesError> {
         // Merging asks for tiles once a row, and is long arithmetic between: others go first.
         tokio::task::yield_now().await;
         let answer = get(&self.0, id).await;

@@ -40,6 +40,7 @@ mod redis;
 pub mod refresh;
 mod store;
 mod terms;
+mod value;
 
 pub use age::{Ages, Kind, Verdict, judge};
 pub use engine::{Answer, Cache, Freshness, Kept, Tier, Tiers, Unanswered};
@@ -54,3 +55,4 @@ pub use pattern::KeyPattern;
 pub use redis::{Compression, RedisStore, RedisTerms, Shape};
 pub use store::{End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token};
 pub use terms::Terms;
+pub use value::Value;

@@ -136,7 +136,7 @@ async fn a_stale_value_stands_in_for_a_slow_origin_and_for_a_failing_one() {
     origin.now_says(|_, _| Err(Failure::new("502")));
     until("the change is heard of", async || get(&cache, "k").await == "old").await;
     let answer = cache.get(&key("k")).await.unwrap();
-    assert_eq!(answer.freshness, Freshness::StaleOnError(Unanswered::Failed(Failure::new("502"))));
+    assert_eq!(answer.freshness, Freshness::StaleOnError(Box::new(Unanswered::Failed(Failure::new("502")))));
     assert_eq!(origin.calls(), 2);
     assert_eq!(field(&server, "k", "content").as_deref(), Some("old"), "it stays for the next time");
 }
