@@ -89,6 +89,13 @@ impl<T> Copies<T> {
     /// Inserted first and looked at again afterwards: a change comes either before the look, which sees it, or after the
     /// insert, which it undoes.
     pub(super) fn keep(&self, key: &Key, held: Held<T>, mark: Mark) {
+        // It would never be answered, and only take the place of what is.
+        if let Held::Missing(times) = &held
+            && times.fresh_until <= times.kept_at
+        {
+            self.l1.remove(key);
+            return;
+        }
         self.l1.insert(key.clone(), held);
         if self.counter(key).load(Ordering::SeqCst) != mark.changes {
             self.l1.remove(key);

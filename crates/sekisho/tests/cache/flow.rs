@@ -185,6 +185,25 @@ async fn what_is_missing_is_remembered_for_its_time() {
 }
 
 #[tokio::test]
+async fn what_is_missing_and_not_remembered_takes_no_place() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let ages = Ages { fresh_for: Some(Duration::ZERO), missing_for: None, ..Ages::default() };
+    let shared = instance(&server.url(), Terms { ages, ..terms() }, &origin).await;
+    let tiers = Tiers { origin: Some(Arc::clone(&origin) as _), ..Tiers::default() };
+    let alone =
+        Cache::new("alone", Raw, Terms { ages, ..terms() }, tiers, Arc::new(sekisho::clock::WallClock::new())).unwrap();
+    for cache in [shared, alone] {
+        origin.now_says(|_, _| Ok(Reply::Fetched(b"land".to_vec().into())));
+        assert_eq!(get(&cache, "k").await, "land");
+        origin.now_says(|_, _| Ok(Reply::Missing));
+        for name in ["k", "sea", "sea2"] {
+            assert!(cache.get(&key(name)).await.unwrap().value.is_none());
+        }
+        until("nothing is in memory", async || cache.is_empty()).await;
+    }
+}
+
+#[tokio::test]
 async fn without_an_origin_it_has_what_was_put() {
     let server = RedisServer::start();
     let none = TestOrigin::new(|_, _| Err(Failure::new("nobody")));
