@@ -108,7 +108,7 @@ impl App {
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
-        let elevation = Heights::of(&config, &backend, before.and_then(|before| before.elevation.as_ref()));
+        let elevation = Heights::of(&config, &backend, &metrics, before.and_then(|before| before.elevation.as_ref()));
         let caches = match before {
             Some(before) => Arc::clone(&before.caches),
             None => Arc::new(Caches::open(&config.caches, &backend, &metrics)?),

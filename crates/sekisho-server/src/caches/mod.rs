@@ -26,8 +26,7 @@ use crate::config::{CacheConfig, OriginConfig};
 use crate::metrics::Metrics;
 use crate::start::StartError;
 pub(crate) use form::Content;
-use meters::Meters;
-pub(crate) use meters::tier_name;
+pub(crate) use meters::{Meters, tier_name};
 pub use sql::Statement;
 pub(crate) use sql::{NotUpdated, SqlOrigin};
 
