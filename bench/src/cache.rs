@@ -15,7 +15,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use sekisho::cache::refresh::{RedisNames, RedisRefresh};
-use sekisho::cache::{Key, KeyPattern, RedisStore, RedisTerms, Shape, Terms};
+use sekisho::cache::{Compression, Key, KeyPattern, RedisStore, RedisTerms, Shape, Terms};
 use sekisho::clock::Clock;
 use sekisho::store::redis::{Options, Redis};
 use tokio::runtime::Runtime;
@@ -67,6 +67,8 @@ async fn shared(redis: &Redis, clock: Arc<dyn Clock>) -> anyhow::Result<Arc<Redi
         prefix: PREFIX.to_owned(),
         shape: Shape::Hash,
         keep_for: Terms::default().ages.keep_for,
+        compression: Compression::None,
+        max_bytes: 16 << 20,
         soft_timeout: Duration::from_secs(5),
         hard_timeout: Duration::from_secs(5),
     };

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use sekisho::cache::{Cache, Form, Key, Policy, Room, Terms, Tiers};
+use sekisho::cache::{Cache, Form, Key, Policy, Room, Terms, Tiers, Value};
 use sekisho::clock::SystemClock;
 use sekisho_elevation::{Elevation, Layer, Line, Pixel, Point, Settings, Tile, TileId, Tiles, TilesError};
 
@@ -32,7 +32,9 @@ impl Form for Decoded {
 struct Cached(Cache<Decoded>);
 
 impl Tiles for Cached {
-    async fn tile(&self, id: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
+    type Shared = Value<Tile>;
+
+    async fn tile(&self, id: TileId) -> Result<Option<Value<Tile>>, TilesError> {
         let unavailable = |reason: String| TilesError::Unavailable { id, reason };
         let key = Key::of(id).map_err(|invalid| unavailable(invalid.to_string()))?;
         let answer = self.0.get(&key).await.map_err(|error| unavailable(error.to_string()))?;

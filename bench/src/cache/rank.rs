@@ -12,10 +12,14 @@ use super::{connect, names, runtime, tile};
 use crate::measure::row;
 
 const MEMBERS: usize = 1_000_000;
+/// As the cache tells of them.
+const AT_A_TIME: usize = 150;
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn run() -> anyhow::Result<()> {
-    println!("\n## A rank set of {MEMBERS} members\n\n| | calls | the longest command, ms |\n|---|---|---|");
+    println!(
+        "\n## A rank set of {MEMBERS} members\n\n| | calls | 99.9 % of commands within, ms | the longest, ms |\n|---|---|---|---|"
+    );
     let (runtime, server) = (runtime()?, RedisServer::start());
     runtime.block_on(async {
         let redis = connect(&server.url()).await?;
@@ -30,10 +34,10 @@ pub(super) fn run() -> anyhow::Result<()> {
         server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "500"]);
         server.command(&["SLOWLOG", "RESET"]);
         let accesses: Vec<(Key, u64)> = (0..100_000).map(|n| (tile(n * 7 % MEMBERS), 1)).collect();
-        for batch in accesses.chunks(100) {
+        for batch in accesses.chunks(AT_A_TIME) {
             store.count(batch).await?;
         }
-        tell("100,000 accesses counted", accesses.len() / 100, &server).await?;
+        tell("100,000 accesses counted", accesses.len().div_ceil(AT_A_TIME), &server).await?;
         clock.advance(DAY);
         let mut calls = 1;
         while store.decay().await? {
@@ -49,9 +53,14 @@ type Slow = (i64, i64, i64, Vec<String>, String, String);
 async fn tell(what: &str, calls: usize, server: &RedisServer) -> anyhow::Result<()> {
     let mut connection = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
     let log: Vec<Slow> = redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(&mut connection).await?;
-    let longest = log.iter().map(|entry| entry.2).max();
-    let longest = longest.map_or_else(|| "below 0.5".to_owned(), |micros| format!("{:.2}", micros as f64 / 1_000.0));
-    row(what, &[("", calls.to_string()), ("", longest)]);
+    // Whatever the machine gives its time to in the middle of a command counts as the command's: nearly all says more.
+    let mut times: Vec<i64> = log.iter().map(|entry| entry.2).collect();
+    times.sort_unstable_by_key(|micros| std::cmp::Reverse(*micros));
+    let ms = |micros: Option<&i64>| {
+        micros.map_or_else(|| "0.5".to_owned(), |micros| format!("{:.2}", *micros as f64 / 1_000.0))
+    };
+    let (nearly_all, longest) = (ms(times.get(calls / 1_000)), ms(times.first()));
+    row(what, &[("", calls.to_string()), ("", nearly_all), ("", longest)]);
     server.command(&["SLOWLOG", "RESET"]);
     Ok(())
 }

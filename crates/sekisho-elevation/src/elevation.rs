@@ -1,7 +1,7 @@
 //! From a point to its height: the layers in order, and in a layer the four pixels around the point.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Deref;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
@@ -143,18 +143,22 @@ impl<T: Tiles> Elevation<T> {
 }
 
 /// The tiles of one layer that a batch needs, by column and row.
-struct Held {
+struct Held<S> {
     layer: Layer,
     zoom: Zoom,
-    tiles: BTreeMap<(u32, u32), Option<Arc<Tile>>>,
+    tiles: BTreeMap<(u32, u32), Option<S>>,
 }
 
-impl Held {
+impl<S: Deref<Target = Tile>> Held<S> {
     fn new(layer: Layer, zoom: Zoom) -> Self {
         Self { layer, zoom, tiles: BTreeMap::new() }
     }
 
-    async fn fetch<T: Tiles>(&mut self, tiles: &T, pixels: impl Iterator<Item = Pixel>) -> Result<(), TilesError> {
+    async fn fetch<T: Tiles<Shared = S>>(
+        &mut self,
+        tiles: &T,
+        pixels: impl Iterator<Item = Pixel>,
+    ) -> Result<(), TilesError> {
         // Neighbours along a line are mostly in the same tile, so most are gone before anything is sorted.
         let mut wanted: Vec<(u32, u32)> = Vec::new();
         for tile in pixels.map(Pixel::tile) {

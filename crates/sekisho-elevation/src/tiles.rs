@@ -1,6 +1,7 @@
 //! Where tiles come from.
 
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::mercator::TileId;
@@ -11,9 +12,13 @@ use crate::tile::{Tile, TileError};
 /// `Ok(None)` is a tile that GSI does not have, and is as final as a hole in one. A tile that could not be had is an
 /// error: to take it for a hole would give the height of a worse layer, and another one tomorrow.
 ///
-/// A tile at hand must not cost an allocation, so the future is the implementation's own and not boxed.
+/// A tile at hand must not cost an allocation, so the future is the implementation's own and not boxed, and the tile is
+/// shared as the implementation shares it.
 pub trait Tiles: Sync {
-    fn tile(&self, id: TileId) -> impl Future<Output = Result<Option<Arc<Tile>>, TilesError>> + Send;
+    /// Such as `Arc<Tile>`.
+    type Shared: Deref<Target = Tile> + Send + Sync;
+
+    fn tile(&self, id: TileId) -> impl Future<Output = Result<Option<Self::Shared>, TilesError>> + Send;
 }
 
 /// Gives tiles as they came from GSI, PNG or text. [`Decoding`] makes [`Tiles`] of it, for whoever has no cache.
@@ -29,6 +34,8 @@ pub trait TileBytes: Sync {
 pub struct Decoding<B>(pub B);
 
 impl<B: TileBytes> Tiles for Decoding<B> {
+    type Shared = Arc<Tile>;
+
     async fn tile(&self, id: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
         let bytes = self.0.bytes(id).await.map_err(|reason| TilesError::Unavailable { id, reason })?;
         let decode = |bytes: B::Bytes| match Tile::decode(bytes.as_ref()) {
@@ -40,13 +47,17 @@ impl<B: TileBytes> Tiles for Decoding<B> {
 }
 
 impl<T: Tiles + Send> Tiles for Arc<T> {
-    fn tile(&self, id: TileId) -> impl Future<Output = Result<Option<Arc<Tile>>, TilesError>> + Send {
+    type Shared = T::Shared;
+
+    fn tile(&self, id: TileId) -> impl Future<Output = Result<Option<T::Shared>, TilesError>> + Send {
         T::tile(self, id)
     }
 }
 
 impl<T: Tiles> Tiles for &T {
-    fn tile(&self, id: TileId) -> impl Future<Output = Result<Option<Arc<Tile>>, TilesError>> + Send {
+    type Shared = T::Shared;
+
+    fn tile(&self, id: TileId) -> impl Future<Output = Result<Option<T::Shared>, TilesError>> + Send {
         T::tile(self, id)
     }
 }

@@ -174,6 +174,8 @@ async fn tiles_of_a_line_are_fetched_together() {
         most: AtomicUsize,
     }
     impl Tiles for Busy {
+        type Shared = Arc<Tile>;
+
         async fn tile(&self, _: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
             self.most.fetch_max(self.now.fetch_add(1, SeqCst) + 1, SeqCst);
             // Long enough for all others that may.
@@ -197,6 +199,8 @@ async fn tiles_of_a_line_are_fetched_together() {
 fn a_lookup_at_hand_allocates_nothing() {
     struct AtHand(Layer, Arc<Tile>);
     impl Tiles for AtHand {
+        type Shared = Arc<Tile>;
+
         async fn tile(&self, id: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
             Ok((id.layer == self.0).then(|| Arc::clone(&self.1)))
         }

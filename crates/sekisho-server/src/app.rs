@@ -114,7 +114,7 @@ impl App {
         let tokens = tokens::verifier(&config.tokens, &backend, before.and_then(|before| before.tokens.as_ref()))?;
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
-        let elevation = Heights::of(&config, &backend, before.and_then(|before| before.elevation.as_ref()));
+        let elevation = Heights::of(&config, &backend, &metrics, before.and_then(|before| before.elevation.as_ref()));
         let outbound = open_outbound(&config, &backend, before.and_then(|before| before.outbound.as_ref()));
         let fetcher = config.outbound.as_ref().zip(outbound.as_ref()).map(|(of, outbound)| fetcher::open(of, outbound));
         let caches = match before {

@@ -188,6 +188,9 @@ pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
     app.gate.upkeep();
     app.backend.revocations.report();
     app.caches.report();
+    if let Some(heights) = &app.elevation {
+        heights.report();
+    }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], app.metrics.rendered()).into_response()
 }
 

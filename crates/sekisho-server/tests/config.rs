@@ -122,6 +122,8 @@ fn mistakes_in_caches() {
         ("c: { key: \"c:{id}\", ttl: 0s }".into(), "`ttl` must be 1s to 100 years"),
         ("c: { key: \"c:{id}\", refresh: {} }".into(), "`refresh` needs an `origin`"),
         ("c: { key: \"c:{id}\", rank: \"c:rank\" }".into(), "`rank` must be a key that begins otherwise"),
+        ("c: { key: \"c:{id}\", l2: json, compression: zlib }".into(), "`compression` goes with `l2: hash`"),
+        ("c: { key: \"c:{id}\", compression: zip }".into(), "`compression` must be one of none, zlib; it is `zip`"),
         (origin(""), "an origin is asked by either `http` or `database`"),
         (origin("http: \"ftp://x/{id}\""), "`http` must begin with http:// or https://"),
         (origin("http: \"http://{id}/\""), "`http` must name its server"),

@@ -32,6 +32,8 @@ impl<F: Fn(Layer, Pixel) -> Option<f64> + Sync> Ground<F> {
 }
 
 impl<F: Fn(Layer, Pixel) -> Option<f64> + Sync> Tiles for Ground<F> {
+    type Shared = Arc<Tile>;
+
     async fn tile(&self, id: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
         self.asked.lock().unwrap().push(id);
         let mut made = self.made.lock().unwrap();

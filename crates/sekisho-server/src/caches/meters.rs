@@ -2,18 +2,15 @@
 
 use std::time::Duration;
 
-use axum::body::Bytes;
 use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
-use sekisho::cache::{Answer, Cache, Freshness, Tier, Unanswered};
-
-use super::Content;
+use sekisho::cache::{Answer, Cache, Form, Freshness, Tier, Unanswered};
 
 const TIERS: [(&str, Tier); 3] = [("l1", Tier::Memory), ("l2", Tier::Shared), ("origin", Tier::Origin)];
 const RESULTS: [&str; 3] = ["fresh", "stale", "missing"];
 
-pub(super) struct Meters {
+pub(crate) struct Meters {
     /// By tier and result.
     answers: [[Counter; 3]; 3],
     failures: Counter,
@@ -24,7 +21,7 @@ pub(super) struct Meters {
 }
 
 impl Meters {
-    pub(super) fn new(cache: &str) -> Self {
+    pub(crate) fn new(cache: &str) -> Self {
         describe_counter!("sekisho_cache_requests_total", "Values asked for, by the tier that answered and how");
         describe_histogram!("sekisho_cache_request_duration_seconds", "How long that took, by the tier that answered");
         describe_counter!("sekisho_cache_refreshes_total", "Refreshes, by what became of them");
@@ -43,7 +40,7 @@ impl Meters {
         }
     }
 
-    pub(super) fn answered(&self, answer: &Result<Answer<Bytes>, Unanswered>, took: Duration) {
+    pub(crate) fn answered<T>(&self, answer: &Result<Answer<T>, Unanswered>, took: Duration) {
         let Ok(answer) = answer else { return self.failures.increment(1) };
         let tier = TIERS.iter().position(|(_, tier)| *tier == answer.tier).unwrap_or_default();
         let result = match (&answer.value, &answer.freshness) {
@@ -55,7 +52,7 @@ impl Meters {
         self.durations[tier].record(took.as_secs_f64());
     }
 
-    pub(super) fn report(&self, cache: &Cache<Content>) {
+    pub(crate) fn report<F: Form>(&self, cache: &Cache<F>) {
         let flag = |is_so: bool| f64::from(u8::from(is_so));
         self.entries.set(cache.len() as f64);
         self.sharing.set(flag(cache.is_sharing()));

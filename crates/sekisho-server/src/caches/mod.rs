@@ -29,8 +29,7 @@ use crate::metrics::Metrics;
 use crate::start::StartError;
 pub(crate) use form::Content;
 use governed::Governed;
-use meters::Meters;
-pub(crate) use meters::tier_name;
+pub(crate) use meters::{Meters, tier_name};
 pub use sql::Statement;
 pub(crate) use sql::{NotUpdated, SqlOrigin};
 
@@ -112,6 +111,8 @@ impl Named {
                     prefix: config.key.prefix().to_owned(),
                     shape: config.shape,
                     keep_for: config.terms.ages.keep_for,
+                    compression: config.compression,
+                    max_bytes: config.max_bytes,
                     soft_timeout: config.timeout,
                     hard_timeout: WRITING,
                 };

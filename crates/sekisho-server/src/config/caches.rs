@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use sekisho::cache::refresh::{self, Decay, Ranking, RedisNames};
-use sekisho::cache::{Ages, HttpTerms, KeyPattern, Policy, Room, Shape, Terms, UrlTemplate};
+use sekisho::cache::{Ages, Compression, HttpTerms, KeyPattern, Policy, Room, Shape, Terms, UrlTemplate};
 use sekisho::keyspace::Category;
 
 use super::forward::{self, SecretHeader};
@@ -17,6 +17,7 @@ use super::tree::Node;
 use crate::caches::Statement;
 
 pub(super) const SHAPES: [(&str, Shape); 2] = [("hash", Shape::Hash), ("json", Shape::Json)];
+pub(super) const COMPRESSIONS: [(&str, Compression); 2] = [("none", Compression::None), ("zlib", Compression::Zlib)];
 pub(super) const POLICIES: [(&str, Policy); 2] = [("default", Policy::Modern), ("lru", Policy::Lru)];
 
 pub(super) const DECAYS: [(&str, Decay); 2] = [("seed", Decay::Seed), ("forward", Decay::Forward)];
@@ -30,6 +31,7 @@ pub struct CacheConfig {
     pub name: String,
     pub key: KeyPattern,
     pub shape: Shape,
+    pub compression: Compression,
     pub terms: Terms,
     pub content_type: HeaderValue,
     /// The longest value.
@@ -135,6 +137,7 @@ fn is_name(name: &str) -> bool {
 fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<CacheConfig> {
     let fields = reader.fields(node, name, &keys::CACHES)?;
     let shape = fields.peek("l2").and_then(|node| reader.choice(node, "l2", &SHAPES)).unwrap_or_default();
+    let compression = read_compression(reader, &fields, shape);
     let mut terms = Terms { ages: read_ages(reader, &fields), ..Terms::default() };
     if let Some(node) = fields.peek("l1") {
         read_l1(reader, node, &mut terms);
@@ -172,7 +175,16 @@ fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<CacheConfig> {
     };
     let refresh = read_refresh(reader, &fields, name, &key, &origin);
     let name = name.to_owned();
-    Some(CacheConfig { name, key, shape, terms, content_type, max_bytes, store, timeout, origin, refresh })
+    Some(CacheConfig { name, key, shape, compression, terms, content_type, max_bytes, store, timeout, origin, refresh })
+}
+
+fn read_compression(reader: &mut Reader, fields: &Fields<'_>, shape: Shape) -> Compression {
+    let Some(node) = fields.peek("compression") else { return Compression::None };
+    let compression = reader.choice(node, "compression", &COMPRESSIONS).unwrap_or_default();
+    if compression != Compression::None && shape == Shape::Json {
+        reader.complain(node.at, "`compression` goes with `l2: hash`: older clients read the JSON as it stands");
+    }
+    compression
 }
 
 fn read_key(reader: &mut Reader, node: &Node) -> Option<KeyPattern> {

@@ -1,12 +1,11 @@
 //! The tiles that one request needs, counted by the tier they came from.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
-use sekisho::cache::{Freshness, Tier, Unanswered};
+use sekisho::cache::{Freshness, Tier, Unanswered, Value};
 use sekisho_elevation::{Tile, TileId, Tiles, TilesError};
 use serde::Serialize;
 
@@ -54,7 +53,9 @@ impl<'a> Asking<'a> {
 }
 
 impl Tiles for Asking<'_> {
-    async fn tile(&self, id: TileId) -> Result<Option<Arc<Tile>>, TilesError> {
+    type Shared = Value<Tile>;
+
+    async fn tile(&self, id: TileId) -> Result<Option<Value<Tile>>, TilesError> {
         match self.cache.get(id).await {
             Ok(answer) => {
                 let Tally { memory, redis, origin, stale } = &mut self.seen.lock().tally;

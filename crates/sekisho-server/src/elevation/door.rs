@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use sekisho_elevation::answers::{HeightAnswer, ProfileAnswer, ProfileRequest};
 use sekisho_elevation::open_elevation::{LookupError, LookupFailure, LookupRequest, LookupResponse};
-use sekisho_elevation::{Elevation, Layer, Pixel, Point, Profile, TilesError, covers};
+use sekisho_elevation::{BadPoint, Elevation, Layer, Pixel, Point, Profile, TilesError, covers};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -83,7 +83,10 @@ fn not_allowed(methods: &str) -> Problem {
 
 async fn height(heights: &Heights, request: Request) -> Result<Response, Problem> {
     let Params(PointQuery { lat, lon }) = Params::from_request_parts(&mut request.into_parts().0, &()).await?;
-    let point = Point::new(lat, lon).map_err(|bad| Problem::bad_input(bad.field, bad.to_string()))?;
+    let point = Point::new(lat, lon).map_err(|bad| {
+        let bad = BadPoint { field: if bad.field == "latitude" { "lat" } else { "lon" }, ..bad };
+        Problem::bad_input(bad.field, bad.to_string())
+    })?;
     let asking = Asking::new(heights.cache().await);
     let height = elevation(heights, &asking).at(point).await.map_err(|error| problem(&asking, &error))?;
     Ok(with_tiers(&asking, Json(HeightAnswer::new(point, height))))

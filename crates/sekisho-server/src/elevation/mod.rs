@@ -14,12 +14,15 @@ mod page;
 mod seed;
 mod tiles;
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use sekisho::backend::Backend;
 use tokio::sync::OnceCell;
 
+use crate::caches::Meters;
 use crate::config::{Config, ElevationConfig, SessionStoreConfig};
+use crate::metrics::Metrics;
 use tiles::TileCache;
 
 /// What heights are taken from. The cache is opened when it is first needed: opening waits for Redis.
@@ -28,12 +31,18 @@ pub(crate) struct Heights {
     config: ElevationConfig,
     store: Option<SessionStoreConfig>,
     backend: Backend,
+    metrics: Arc<Metrics>,
     cache: OnceCell<TileCache>,
 }
 
 impl Heights {
     /// The one from `before` if nothing is different: tiles in memory outlive a reload.
-    pub(crate) fn of(config: &Config, backend: &Backend, before: Option<&Arc<Self>>) -> Option<Arc<Self>> {
+    pub(crate) fn of(
+        config: &Config,
+        backend: &Backend,
+        metrics: &Arc<Metrics>,
+        before: Option<&Arc<Self>>,
+    ) -> Option<Arc<Self>> {
         let elevation = config.elevation.as_ref()?;
         let of_all = || {
             let (url, timeout) = (config.store.url.clone()?, config.store.timeout);
@@ -43,19 +52,37 @@ impl Heights {
         if let Some(before) = before.filter(|before| before.config == *elevation && before.store == store) {
             return Some(Arc::clone(before));
         }
-        let (config, backend) = (elevation.clone(), backend.clone());
-        Some(Arc::new(Self { config, store, backend, cache: OnceCell::new() }))
+        let (config, backend, metrics) = (elevation.clone(), backend.clone(), Arc::clone(metrics));
+        Some(Arc::new(Self { config, store, backend, metrics, cache: OnceCell::new() }))
     }
 
     async fn cache(&self) -> &TileCache {
         let Backend { limits, clock, .. } = &self.backend;
-        self.cache.get_or_init(|| TileCache::open(&self.config, self.store.as_ref(), limits, clock)).await
+        let open = async || {
+            let meters = self.metrics.collect(|| Meters::new("elevation"));
+            TileCache::open(&self.config, self.store.as_ref(), limits, clock, meters).await
+        };
+        self.cache.get_or_init(open).await
+    }
+
+    /// Whether the Redis of tiles answers, as far as is known. `None`: there is none.
+    pub(crate) fn is_sharing(&self) -> Option<bool> {
+        self.store.as_ref().map(|_| self.cache.get().is_some_and(TileCache::is_sharing))
+    }
+
+    /// What is read off when somebody looks.
+    pub(crate) fn report(&self) {
+        if let Some(cache) = self.cache.get() {
+            cache.report();
+        }
     }
 
     /// Refreshes old tiles that are often asked for, until `stop` ends.
     pub(crate) async fn work(self: Arc<Self>, stop: impl Future<Output = ()>) {
         if let Some(worker) = self.cache().await.worker() {
-            worker.run(stop).await;
+            let mut run = std::pin::pin!(worker.run(stop));
+            // What it counts, it counts while it runs, and there is a recorder for each server.
+            poll_fn(|context| self.metrics.collect(|| run.as_mut().poll(context))).await;
         }
     }
 

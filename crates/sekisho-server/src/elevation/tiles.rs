@@ -6,16 +6,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sekisho::cache::refresh::{self, MemoryRefresh, Pace, Ranking, RedisNames, RedisRefresh, Refresh, Worker};
 use sekisho::cache::{
-    Ages, Answer, Cache, Form, HttpClient, HttpOrigin, HttpTerms, Key, KeyPattern, Origin, OriginFuture, Policy,
-    RedisStore, RedisTerms, Room, Shape, SharedStore, Terms, Tiers, Unanswered, UrlTemplate, Validators,
+    Ages, Answer, Cache, Compression, Form, HttpClient, HttpOrigin, HttpTerms, Key, KeyPattern, Origin, OriginFuture,
+    Policy, RedisStore, RedisTerms, Room, Shape, SharedStore, Terms, Tiers, Unanswered, UrlTemplate, Validators,
 };
 use sekisho::clock::Clock;
 use sekisho::limits::LimitStore;
 use sekisho::store::redis::{Options, Redis};
 use sekisho::{Invalid, cache::Failure};
 use sekisho_elevation::{Layer, MAX_TILE_BYTES, Pixel, Point, Tile, TileId};
+use tokio::time::Instant;
 
-use super::seed::SeedWriter;
+use super::seed::{OlderClients, SeedWriter};
+use crate::caches::Meters;
 use crate::config::{ElevationConfig, SessionStoreConfig, TileFormat};
 
 pub(super) const PREFIX: &str = "cycling:elevation:v1:data:";
@@ -24,7 +26,8 @@ const PATTERN: &str = "cycling:elevation:v1:data:{layer}:{z}:{x}:{y}";
 #[derive(Debug)]
 pub(super) struct TileCache {
     tiles: Tiered,
-    seed: Option<SeedWriter>,
+    seed: Option<Arc<SeedWriter>>,
+    meters: Meters,
     /// Until somebody lets it work.
     worker: Mutex<Option<Worker<Decoded>>>,
 }
@@ -54,6 +57,7 @@ impl TileCache {
         store: Option<&SessionStoreConfig>,
         limits: &Arc<dyn LimitStore>,
         clock: &Arc<dyn Clock>,
+        meters: Meters,
     ) -> Self {
         let redis = match store {
             Some(store) => open_redis(store).await.map(|redis| (redis, store)),
@@ -68,12 +72,14 @@ impl TileCache {
             Ok(tiles) => tiles,
             Err(invalid) => unreachable!("the configuration was checked: {invalid}"),
         };
-        let seed = shared.filter(|_| config.compat).map(|store| SeedWriter::start(tiles.clone(), store, config));
+        let seed =
+            shared.filter(|_| config.compat).map(|store| Arc::new(SeedWriter::start(tiles.clone(), store, config)));
         // One request a second of the whole fleet.
         let pace = Pace::every(Duration::from_secs(1), "elevation", Arc::clone(limits));
-        let worker = pace.and_then(|pace| tiles.worker(pace));
+        let older = Arc::new(OlderClients { layers: config.layers.clone(), seed: seed.clone() });
+        let worker = pace.and_then(|pace| tiles.worker(pace)).map(|worker| worker.attended_by(older));
         let worker = worker.map_err(|invalid| tracing::error!(%invalid, "tiles are not refreshed")).ok();
-        Self { tiles, seed, worker: Mutex::new(worker) }
+        Self { tiles, seed, meters, worker: Mutex::new(worker) }
     }
 
     /// The one that refreshes, for the first who asks.
@@ -82,11 +88,24 @@ impl TileCache {
     }
 
     pub(super) async fn get(&self, id: TileId) -> Result<Answer<Tile>, Unanswered> {
-        let answer = get(&self.tiles, id).await?;
+        let begin = Instant::now();
+        let answer = get(&self.tiles, id).await;
+        self.meters.answered(&answer, begin.elapsed());
+        let answer = answer?;
         if let Some(seed) = &self.seed {
             seed.saw(id, answer.tier);
         }
         Ok(answer)
+    }
+}
+
+impl TileCache {
+    pub(super) fn is_sharing(&self) -> bool {
+        self.tiles.is_sharing()
+    }
+
+    pub(super) fn report(&self) {
+        self.meters.report(&self.tiles);
     }
 }
 
@@ -161,6 +180,9 @@ fn shared(
         prefix: PREFIX.to_owned(),
         shape: Shape::Hash,
         keep_for: config.ttl,
+        // A picture is as small as it gets, and the merged tiles are for clients who know nothing of this.
+        compression: Compression::None,
+        max_bytes: MAX_TILE_BYTES,
         // A tile is larger than what the store's time-out was chosen for.
         soft_timeout: store.timeout.max(Terms::default().soft_timeout),
         hard_timeout: config.timeout,

@@ -52,6 +52,10 @@ pub(super) async fn ready(app: &App) -> Response {
         // No reason to turn requests away, but for whoever looks: a restarted instance accepts what was evicted.
         body["checks"]["revocations_may_be_evicted"] = revocations.may_evict().into();
     }
+    // Heights are told without it, only by asking GSI more often.
+    if let Some(is_sharing) = app.elevation.as_ref().and_then(|heights| heights.is_sharing()) {
+        body["checks"]["elevation_store_ok"] = is_sharing.into();
+    }
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body)).into_response()
 }

@@ -180,7 +180,7 @@ fn what_cannot_be_answered_says_why_and_asks_nobody() {
     let tiles = TileServer::start(ground::only(Layer::Dem5a, slope()));
     let server = over(&tiles, "");
     let field = |path: &str| server.get(path).expect(400)["field"].clone();
-    assert_eq!(field("/v1/elevation?lat=91&lon=138"), "latitude");
+    assert_eq!(field("/v1/elevation?lat=91&lon=138"), "lat");
     assert_eq!(field("/v1/elevation?lat=35"), "lon");
     assert_eq!(field("/v1/elevation?lat=35&lon=138&zoom=3"), "zoom");
     let refused =
@@ -208,5 +208,17 @@ fn without_the_section_nothing_is_served() {
     assert!(server.get("/v1/elevation?lat=35&lon=138").expect(404)["detail"].as_str().unwrap().contains("`elevation`"));
     for path in ["/elevation", "/v1/elevation", "/api/v1/lookup"] {
         assert_eq!(server.gateway("GET", path, &[]).status, 404, "{path}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_place_is_told_by_the_name_it_was_asked_with() {
+    let server = over(&TileServer::start(half_surveyed()), "");
+    for (query, field, detail) in [
+        ("lat=99&lon=138", "lat", "lat is 99, which is not a number from -90 to 90"),
+        ("lat=35&lon=-181", "lon", "lon is -181, which is not a number from -180 to 180"),
+    ] {
+        let refused = server.get(&format!("/v1/elevation?{query}")).expect(400);
+        assert_eq!((&refused["field"], &refused["detail"]), (&json!(field), &json!(detail)));
     }
 }

@@ -117,3 +117,67 @@ fn an_old_tile_that_is_often_asked_for_is_refreshed() {
     let asked: Vec<_> = asked(&tiles).into_iter().map(|served| (served.path, served.status)).collect();
     assert_eq!(asked, [(format!("/xyz/dem5a_png/15/{x}/{y}.png"), 304)]);
 }
+
+#[test]
+fn an_older_clients_job_is_for_the_layers_and_the_merged_tile_is_written_again() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    let server = for_days("365", &tiles, &redis, "");
+    assert_metres(&server.get(PLACE).expect(200)["elevation"], 730.1);
+    let (x, y) = tile();
+    let name = format!("15:{x}:{y}");
+    let (merged, layer) =
+        (format!("cycling:elevation:v1:data:{name}"), format!("cycling:elevation:v1:data:dem5a:{name}"));
+    let patience = Duration::from_secs(60);
+    poll_until(patience, || text(&redis, &merged, "content")).unwrap();
+    // Nothing is merged any more; now both are old, and the ground has risen.
+    poll_until(patience, || tiles.served().is_empty().then_some(())).unwrap();
+    let now: u64 = redis.command(&["TIME"]).items()[0].text().parse().unwrap();
+    let long_ago = (now - 100 * 86_400).to_string();
+    for key in [&merged, &layer] {
+        redis.command(&["HSET", key, "updated_at", &long_ago]).expect_success();
+    }
+    let slope = slope();
+    tiles.resurvey(ground::only(Layer::Dem5a, move |point| slope(point) + 100.0));
+    redis.command(&["SADD", "cycling:elevation:v1:queue:refresh", &name]).expect_success();
+
+    let column = |csv: String| Tile::decode(csv.as_bytes()).unwrap().metres(0, 7).unwrap();
+    let west = Pixel { x: x * 256, y: y * 256 + 7 }.centre(Layer::Dem5a.zoom());
+    let has_risen = || text(&redis, &merged, "content").map(column).filter(|m| (m - slope(west) - 100.0).abs() < 0.02);
+    assert!(poll_until(patience, has_risen).is_some(), "the merged tile is as it was");
+    assert_ne!(text(&redis, &merged, "updated_at"), Some(long_ago.clone()));
+    assert_ne!(text(&redis, &layer, "updated_at"), Some(long_ago));
+    let is_done = || (redis.command(&["SCARD", "cycling:elevation:v1:queue:refresh"]).int() == 0).then_some(());
+    assert!(poll_until(patience, is_done).is_some(), "jobs are left");
+    let counted = || {
+        let metrics = server.get("/metrics").text;
+        let changed = "sekisho_cache_refreshes_total{cache=\"elevation\",outcome=\"changed\"}";
+        metrics.contains(changed).then_some(())
+    };
+    assert!(poll_until(patience, counted).is_some(), "{}", server.get("/metrics").text);
+}
+
+#[test]
+fn tiers_are_counted_and_the_store_is_told_of() {
+    let (tiles, redis) = (TileServer::start(ground::only(Layer::Dem5a, slope())), RedisServer::start());
+    let server = on(&tiles, &redis, ", layers: [dem5a], compat: off");
+    server.get(PLACE).expect(200);
+    server.get(PLACE).expect(200);
+    let metrics = server.get("/metrics").text;
+    for line in [
+        "sekisho_cache_requests_total{cache=\"elevation\",tier=\"origin\",result=\"fresh\"}",
+        "sekisho_cache_shared_up{cache=\"elevation\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    let told = |is_up: bool| {
+        let ready = server.gateway("GET", "/readyz", &[]).json();
+        (ready["checks"]["elevation_store_ok"] == is_up).then_some(())
+    };
+    assert!(poll_until(Duration::from_secs(60), || told(true)).is_some());
+    redis.kill9();
+    let is_down = || {
+        server.get("/v1/elevation?lat=35.1&lon=138.3").expect(200);
+        told(false)
+    };
+    assert!(poll_until(Duration::from_secs(60), is_down).is_some());
+}

@@ -86,6 +86,18 @@ fn what_is_put_is_everywhere_and_what_is_removed_nowhere() {
 }
 
 #[test]
+fn what_is_compressed_in_redis_is_answered_as_it_was_put() {
+    let redis = RedisServer::start();
+    let config = "caches: { plain: { key: \"p:{id}\", compression: zlib, store: { timeout: 10s } } }";
+    let (first, second) = (on_redis(&redis, config), on_redis(&redis, config));
+    let long = "a height, ".repeat(500);
+    assert_eq!(put(&first, "/v1/caches/plain/a", &long).expect(200), json!({ "kept": "everywhere" }));
+    let stored = redis.command(&["HSTRLEN", "p:a", "content"]).int();
+    assert!((1..500).contains(&stored), "{stored}");
+    assert_eq!(second.get("/v1/caches/plain/a").text, long);
+}
+
+#[test]
 fn what_cannot_be_asked_is_refused_by_name() {
     let server = TestServer::start(
         "caches: { plain: { key: \"p:{a}:{b}\", max_bytes: 8B }, objects: { key: \"o:{id}\", l2: json } }",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::key::Key;
+use crate::clock::micros;
 use crate::error::Invalid;
 
 /// For how long an entry is good.
@@ -67,6 +68,15 @@ impl Ages {
     pub fn fresh_for(&self, key: &Key) -> Duration {
         let Some(limit) = self.fresh_for else { return self.keep_for };
         jittered(limit, self.jitter_percent, key).min(self.keep_for)
+    }
+
+    /// Until when `judge` will say that it is fresh, of what was written at `born`; both in microseconds.
+    pub(super) fn fresh_until(&self, key: &Key, kind: Kind, born: u64) -> u64 {
+        let limit = match kind {
+            Kind::Value => self.fresh_for(key),
+            Kind::Missing => self.missing_for.unwrap_or_default(),
+        };
+        born.saturating_add(micros(limit))
     }
 
     pub(super) fn check(&self) -> Result<(), Invalid> {
@@ -154,6 +164,10 @@ mod tests {
             let of = |age| judge(&ages, &key(&name), kind, secs(age));
             prop_assert!(of(young) <= of(old));
             prop_assert!(is_missing || of(keep) == Verdict::Dead);
+            // What is worked out beforehand says the same.
+            let until = ages.fresh_until(&key(&name), kind, 5_000_000);
+            let is_fresh = 5_000_000 + old * 1_000_000 < until;
+            prop_assert_eq!(is_fresh, of(old) == Verdict::Fresh);
             // The same key is judged alike wherever it is asked.
             prop_assert_eq!(of(young), of(young));
         }

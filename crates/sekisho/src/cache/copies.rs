@@ -5,45 +5,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::key::Key;
-use super::l1::{L1, Room, Weighed};
-use super::origin::Validators;
-use super::refresh::Hits;
+use super::l1::{L1, Room};
 use super::store::{Follower, Following};
+use super::value::{Held, Times};
 use crate::clock::{Reader, micros};
 
-/// Silence after which what is held is no longer believed as if all changes were heard of. Signs of life come every tenth
+/// Microseconds of silence after which what is held is no longer believed as if all changes were heard of. Signs of life come every tenth
 /// of a second.
-const SILENCE: Duration = Duration::from_millis(500);
+const SILENCE: u64 = 500_000;
 /// Counters of changes. Keys share them; a change to one then only keeps another out of memory once.
 const COUNTERS: usize = 1_024;
 
-/// A value in this process.
-#[derive(Debug)]
-pub(super) struct Held<T> {
-    /// `None`: the origin has nothing there.
-    pub(super) value: Option<Arc<T>>,
-    pub(super) validators: Validators,
-    /// When it was written, by this process's clock.
-    pub(super) born: u64,
-    pub(super) kept_at: u64,
-    pub(super) epoch: u64,
-    pub(super) bytes: u64,
-    pub(super) hits: Hits,
-}
-
-impl<T> Weighed for Held<T> {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-}
-
-/// How long a copy is believed, counted from when it was taken.
+/// How long a copy is believed, counted from when it was taken, in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Belief {
-    /// While changes are heard of. `None`: as long as it is here.
-    pub(super) max_age: Option<Duration>,
+    /// While changes are heard of.
+    max_age: u64,
     /// While they are not.
-    pub(super) alone_for: Duration,
+    alone_for: u64,
+}
+
+impl Belief {
+    /// Without a `max_age` it is as long as it is here.
+    pub(super) fn new(max_age: Option<Duration>, alone_for: Duration) -> Self {
+        Self { max_age: max_age.map_or(u64::MAX, micros), alone_for: micros(alone_for) }
+    }
 }
 
 /// What was known before something was read: if anything changes until it is kept, it is not.
@@ -70,7 +56,7 @@ impl<T> Copies<T> {
     }
 
     #[inline]
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<Held<T>>> {
+    pub(super) fn get(&self, key: &Key) -> Option<Held<T>> {
         self.l1.get(key)
     }
 
@@ -80,22 +66,18 @@ impl<T> Copies<T> {
 
     /// Whether a copy is as good as asking the shared store.
     #[inline]
-    pub(super) fn is_believed(&self, held: &Held<T>, now: u64, belief: Belief, following: &dyn Following) -> bool {
-        if held.epoch != self.epoch.load(Ordering::Acquire) {
+    pub(super) fn is_believed(&self, times: &Times, now: u64, belief: Belief, following: &dyn Following) -> bool {
+        if times.epoch != self.epoch.load(Ordering::Acquire) {
             return false;
         }
-        let age = now.saturating_sub(held.kept_at);
-        if self.is_followed(now, following) {
-            belief.max_age.is_none_or(|limit| age < micros(limit))
-        } else {
-            age < micros(belief.alone_for)
-        }
+        let age = now.saturating_sub(times.kept_at);
+        age < if self.is_followed(now, following) { belief.max_age } else { belief.alone_for }
     }
 
     #[inline]
     pub(super) fn is_followed(&self, now: u64, following: &dyn Following) -> bool {
         following.known_until().is_some_and(|until| {
-            until > self.doubted_at.load(Ordering::Acquire) && now.saturating_sub(until) <= micros(SILENCE)
+            until > self.doubted_at.load(Ordering::Acquire) && now.saturating_sub(until) <= SILENCE
         })
     }
 
@@ -106,7 +88,14 @@ impl<T> Copies<T> {
 
     /// Inserted first and looked at again afterwards: a change comes either before the look, which sees it, or after the
     /// insert, which it undoes.
-    pub(super) fn keep(&self, key: &Key, held: Arc<Held<T>>, mark: Mark) {
+    pub(super) fn keep(&self, key: &Key, held: Held<T>, mark: Mark) {
+        // It would never be answered, and only take the place of what is.
+        if let Held::Missing(times) = &held
+            && times.fresh_until <= times.kept_at
+        {
+            self.l1.remove(key);
+            return;
+        }
         self.l1.insert(key.clone(), held);
         if self.counter(key).load(Ordering::SeqCst) != mark.changes {
             self.l1.remove(key);
@@ -138,6 +127,8 @@ impl<T: Send + Sync + 'static> Follower for Copies<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::origin::Validators;
+    use crate::cache::value::Value;
     use crate::clock::{Clock, ManualClock, Timestamp};
 
     #[derive(Debug)]
@@ -150,17 +141,16 @@ mod tests {
     }
 
     const SECOND: u64 = 1_000_000;
-    const BELIEF: Belief = Belief { max_age: Some(Duration::from_secs(60)), alone_for: Duration::from_secs(5) };
+    const BELIEF: Belief = Belief { max_age: 60 * SECOND, alone_for: 5 * SECOND };
 
     fn copies(clock: &ManualClock) -> Copies<u8> {
         let clock: Arc<dyn Clock> = Arc::new(clock.clone());
         Copies::new(Room::default(), Arc::new(Reader::of(clock)))
     }
 
-    fn held(mark: Mark, kept_at: u64) -> Arc<Held<u8>> {
-        let validators = Validators::default();
-        let (born, bytes, hits) = (0, 1, Hits::default());
-        Arc::new(Held { value: Some(Arc::new(7)), validators, born, kept_at, epoch: mark.epoch, bytes, hits })
+    fn held(mark: Mark, kept_at: u64) -> Held<u8> {
+        let times = Times { born: 0, fresh_until: u64::MAX, kept_at, epoch: mark.epoch };
+        Held::Value(Value::new(7, 1, Validators::default(), times))
     }
 
     #[test]
@@ -182,14 +172,16 @@ mod tests {
         let clock = ManualClock::at(Timestamp::from_secs(100));
         let copies = copies(&clock);
         let copy = held(copies.mark(&Key::new("k").unwrap()), 100 * SECOND);
-        let believed = |now: u64, until: u64| copies.is_believed(&copy, now * SECOND, BELIEF, &Until(until * SECOND));
+        let believed =
+            |now: u64, until: u64| copies.is_believed(copy.times(), now * SECOND, BELIEF, &Until(until * SECOND));
         assert!(believed(159, 159) && !believed(160, 160), "max_age");
         assert!(believed(104, 102) && !believed(105, 102), "silence: alone_for");
         clock.set(Timestamp::from_secs(110));
         copies.in_doubt();
         assert!(!believed(111, 111), "changes may have been missed");
         let newer = held(copies.mark(&Key::new("k").unwrap()), 111 * SECOND);
-        let believed = |now: u64, until: u64| copies.is_believed(&newer, now * SECOND, BELIEF, &Until(until * SECOND));
+        let believed =
+            |now: u64, until: u64| copies.is_believed(newer.times(), now * SECOND, BELIEF, &Until(until * SECOND));
         assert!(believed(130, 130) && !believed(130, 110), "nothing was heard since the gap");
     }
 }

@@ -7,15 +7,16 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout_at;
 
 use super::age::{Kind, Verdict, judge};
-use super::copies::{Belief, Copies, Held, Mark};
+use super::copies::{Belief, Copies, Mark};
 use super::flight::{Flights, Watch};
 use super::form::Form;
 use super::health::Health;
 use super::key::Key;
 use super::origin::{Failure, Fetched, Origin, Validators};
-use super::refresh::{Counts, Hits, Refresh};
+use super::refresh::{Counts, Refresh};
 use super::store::{Follower, Following, SharedStore};
 use super::terms::Terms;
+use super::value::{Held, Times, Value};
 use crate::clock::{Clock, Reader, micros};
 use crate::error::{Error, Invalid};
 
@@ -27,6 +28,7 @@ pub struct Cache<F: Form> {
 pub(super) struct Inner<F: Form> {
     pub(super) form: F,
     pub(super) terms: Terms,
+    belief: Belief,
     pub(super) copies: Arc<Copies<F::Value>>,
     pub(super) shared: Option<Shared>,
     pub(super) origin: Option<Arc<dyn Origin>>,
@@ -59,7 +61,7 @@ pub struct Tiers {
 #[derive(Debug)]
 pub struct Answer<T> {
     /// `None`: there is nothing of that name.
-    pub value: Option<Arc<T>>,
+    pub value: Option<Value<T>>,
     pub tier: Tier,
     /// How long ago it was written.
     pub age: Duration,
@@ -82,7 +84,7 @@ pub enum Freshness {
     /// The origin did not answer in time; what it answers will be the next one's.
     StaleForNow,
     /// The origin failed.
-    StaleOnError(Unanswered),
+    StaleOnError(Box<Unanswered>),
 }
 
 /// Why there is no answer.
@@ -109,7 +111,7 @@ pub enum Kept {
 /// A value with the tier that it came from.
 #[derive(Debug)]
 pub(super) struct Landed<T> {
-    pub(super) held: Arc<Held<T>>,
+    pub(super) held: Held<T>,
     pub(super) tier: Tier,
 }
 
@@ -132,21 +134,36 @@ impl<F: Form> Cache<F> {
         let (permits, flights) = (Semaphore::new(terms.concurrency), Arc::new(Flights::new()));
         let has_origin = tiers.origin.is_some();
         let counts = tiers.refresh.map(|refresh| Counts::start(name, refresh, has_origin, Arc::clone(&clock)));
-        let inner = Inner { form, terms, copies, shared, origin: tiers.origin, permits, clock, flights, counts };
+        let belief = Belief::new(terms.max_age, terms.alone_for);
+        let inner =
+            Inner { form, terms, belief, copies, shared, origin: tiers.origin, permits, clock, flights, counts };
         Ok(Self { inner: Arc::new(inner) })
     }
 
     /// The value, from the first tier that has it fresh. It waits at most for the shared store and for the origin, each no
     /// longer than its time-out.
+    #[inline]
     pub async fn get(&self, key: &Key) -> Result<Answer<F::Value>, Unanswered> {
         let (inner, now) = (&self.inner, self.inner.clock.now());
         let held = inner.copies.get(key);
-        let verdict = held.as_ref().map_or(Verdict::Dead, |held| inner.judge(key, held, now));
-        if let Some(held) = held.as_ref().filter(|held| verdict == Verdict::Fresh && inner.is_believed(held, now)) {
-            return Ok(inner.answer(key, held, Tier::Memory, Freshness::Fresh, now));
+        match held {
+            Some(held) if now < held.times().fresh_until && inner.is_believed(held.times(), now) => {
+                Ok(inner.answer(key, held, Tier::Memory, Freshness::Fresh, now))
+            }
+            // Apart, so that what waits weighs nothing where nobody does.
+            held => self.get_from_afar(key, held, now).await,
         }
+    }
+
+    async fn get_from_afar(
+        &self,
+        key: &Key,
+        held: Option<Held<F::Value>>,
+        now: u64,
+    ) -> Result<Answer<F::Value>, Unanswered> {
+        let inner = &self.inner;
         // It may stand in as long as the shared store says nothing else.
-        let own = held.filter(|held| verdict != Verdict::Dead && held.value.is_some());
+        let own = held.filter(|held| held.value().is_some() && inner.judge(key, held, now) != Verdict::Dead);
         let mut watch = inner.flights.join(key, now, |pilot| {
             let (inner, key, own) = (Arc::clone(inner), key.clone(), own.clone());
             tokio::spawn(async move { inner.fly(key, own, pilot).await });
@@ -156,16 +173,18 @@ impl<F: Form> Cache<F> {
             Ok(result) => result,
             Err(_) => {
                 if let Some(spare) = spare(&watch, own.as_ref()) {
-                    return Ok(inner.answer(key, &spare.held, spare.tier, Freshness::StaleForNow, inner.clock.now()));
+                    return Ok(inner.answer(key, spare.held, spare.tier, Freshness::StaleForNow, inner.clock.now()));
                 }
                 landing(&mut watch).await
             }
         };
         let now = inner.clock.now();
         match result {
-            Ok(landed) => Ok(inner.answer(key, &landed.held, landed.tier, Freshness::Fresh, now)),
+            Ok(landed) => Ok(inner.answer(key, landed.held, landed.tier, Freshness::Fresh, now)),
             Err(why) => match spare(&watch, own.as_ref()) {
-                Some(spare) => Ok(inner.answer(key, &spare.held, spare.tier, Freshness::StaleOnError(why), now)),
+                Some(spare) => {
+                    Ok(inner.answer(key, spare.held, spare.tier, Freshness::StaleOnError(Box::new(why)), now))
+                }
                 None => Err(why),
             },
         }
@@ -193,7 +212,7 @@ impl<F: Form> Cache<F> {
                 kept = Kept::Everywhere;
             }
         }
-        let held = inner.hold(Some(decoded), value.validators, Duration::ZERO, mark);
+        let held = inner.hold(key, Some(decoded), value.validators, Duration::ZERO, mark);
         inner.copies.keep(key, held, mark);
         inner.flights.detach(key);
         Ok(kept)
@@ -237,8 +256,7 @@ impl<F: Form> Cache<F> {
 
 impl<F: Form> Inner<F> {
     pub(super) fn judge(&self, key: &Key, held: &Held<F::Value>, now: u64) -> Verdict {
-        let kind = if held.value.is_some() { Kind::Value } else { Kind::Missing };
-        judge(&self.terms.ages, key, kind, Duration::from_micros(now.saturating_sub(held.born)))
+        judge(&self.terms.ages, key, kind(held.value()), Duration::from_micros(now.saturating_sub(held.times().born)))
     }
 
     pub(super) fn counts(&self) -> Option<&Counts> {
@@ -246,11 +264,10 @@ impl<F: Form> Inner<F> {
     }
 
     /// Without a shared store nobody else can have changed anything.
-    pub(super) fn is_believed(&self, held: &Held<F::Value>, now: u64) -> bool {
-        let belief = Belief { max_age: self.terms.max_age, alone_for: self.terms.alone_for };
+    pub(super) fn is_believed(&self, times: &Times, now: u64) -> bool {
         match &self.shared {
             None => true,
-            Some(_) => self.copies.is_believed(held, now, belief, self.following().unwrap_or(&Deaf)),
+            Some(_) => self.copies.is_believed(times, now, self.belief, self.following().unwrap_or(&Deaf)),
         }
     }
 
@@ -260,30 +277,49 @@ impl<F: Form> Inner<F> {
 
     pub(super) fn hold(
         &self,
+        key: &Key,
         value: Option<F::Value>,
         validators: Validators,
         age: Duration,
         mark: Mark,
-    ) -> Arc<Held<F::Value>> {
-        let now = self.clock.now();
-        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
-        let beside = size_of::<Held<F::Value>>() + text(&validators.etag) + text(&validators.last_modified);
-        let bytes = (value.as_ref().map_or(0, |value| self.form.weight(value)) + beside) as u64;
-        let born = now.saturating_sub(micros(age));
-        let (value, hits) = (value.map(Arc::new), Hits::default());
-        Arc::new(Held { value, validators, born, kept_at: now, epoch: mark.epoch, bytes, hits })
+    ) -> Held<F::Value> {
+        let times = self.times(key, kind(value.as_ref()), age, mark);
+        match value {
+            None => Held::Missing(Arc::new(times)),
+            Some(value) => {
+                let weight = self.form.weight(&value);
+                Held::Value(Value::new(value, weight, validators, times))
+            }
+        }
     }
 
-    fn answer(&self, key: &Key, held: &Held<F::Value>, tier: Tier, freshness: Freshness, now: u64) -> Answer<F::Value> {
-        // Names of nothing are not counted: anybody could make up any number of them.
-        if let Some((counts, _)) = &self.counts
-            && held.value.is_some()
-        {
-            counts.saw(key, &held.hits, held.born);
-        }
-        let age = Duration::from_micros(now.saturating_sub(held.born));
-        Answer { value: held.value.clone(), tier, age, freshness }
+    /// Of something that comes into memory now, and is so old.
+    pub(super) fn times(&self, key: &Key, kind: Kind, age: Duration, mark: Mark) -> Times {
+        let now = self.clock.now();
+        let born = now.saturating_sub(micros(age));
+        let fresh_until = self.terms.ages.fresh_until(key, kind, born);
+        Times { born, fresh_until, kept_at: now, epoch: mark.epoch }
     }
+
+    #[inline(always)]
+    fn answer(&self, key: &Key, held: Held<F::Value>, tier: Tier, freshness: Freshness, now: u64) -> Answer<F::Value> {
+        let born = held.times().born;
+        let value = match held {
+            Held::Value(value) => {
+                if let Some((counts, _)) = &self.counts {
+                    counts.saw(key, value.hits(), born);
+                }
+                Some(value)
+            }
+            // Names of nothing are not counted: anybody could make up any number of them.
+            Held::Missing(_) => None,
+        };
+        Answer { value, tier, age: Duration::from_micros(now.saturating_sub(born)), freshness }
+    }
+}
+
+fn kind<T>(value: Option<&T>) -> Kind {
+    if value.is_some() { Kind::Value } else { Kind::Missing }
 }
 
 /// A store that tells of nothing.
@@ -305,16 +341,16 @@ async fn landing<T>(watch: &mut Watch<Landed<T>, Unanswered>) -> Result<Landed<T
 }
 
 /// What can stand in: what the shared store has, or, if it said nothing, what is here.
-fn spare<T>(watch: &Watch<Landed<T>, Unanswered>, own: Option<&Arc<Held<T>>>) -> Option<Landed<T>> {
+fn spare<T>(watch: &Watch<Landed<T>, Unanswered>, own: Option<&Held<T>>) -> Option<Landed<T>> {
     match &watch.borrow().spare {
         Some(spare) => spare.clone(),
-        None => own.map(|held| Landed { held: Arc::clone(held), tier: Tier::Memory }),
+        None => own.map(|held| Landed { held: held.clone(), tier: Tier::Memory }),
     }
 }
 
 impl<T> Clone for Landed<T> {
     fn clone(&self) -> Self {
-        Self { held: Arc::clone(&self.held), tier: self.tier }
+        Self { held: self.held.clone(), tier: self.tier }
     }
 }
 

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-use super::age::Verdict;
-use super::copies::{Held, Mark};
+use super::age::{Kind, Verdict};
+use super::copies::Mark;
 use super::engine::{Inner, Landed, Shared, Tier, Unanswered};
 use super::flight::Pilot;
 use super::form::Form;
 use super::key::Key;
 use super::origin::{Failure, Fetched, Reply, Validators};
-use super::refresh::Hits;
 use super::store::{End, Found, Lease, Look, Token};
+use super::value::Held;
 
 /// Pauses of those who wait for another process: they double up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -25,18 +25,18 @@ type Result<T> = std::result::Result<Landed<T>, Unanswered>;
 
 /// A stale value of the shared store, with the bytes that it was made of.
 struct Known<T> {
-    held: Arc<Held<T>>,
+    held: Held<T>,
     content: Vec<u8>,
 }
 
 impl<F: Form> Inner<F> {
-    pub(super) async fn fly(self: Arc<Self>, key: Key, own: Option<Arc<Held<F::Value>>>, pilot: Flown<F>) {
+    pub(super) async fn fly(self: Arc<Self>, key: Key, own: Option<Held<F::Value>>, pilot: Flown<F>) {
         let result = self.find(&key, own, &pilot).await;
         let share = result.as_ref().err().map_or(Duration::ZERO, |why| self.share(why));
         pilot.land(result, self.clock.now(), share);
     }
 
-    async fn find(&self, key: &Key, own: Option<Arc<Held<F::Value>>>, pilot: &Flown<F>) -> Result<F::Value> {
+    async fn find(&self, key: &Key, own: Option<Held<F::Value>>, pilot: &Flown<F>) -> Result<F::Value> {
         let Some(shared) = &self.shared else { return self.fetch_alone(key, own).await };
         let (began, token, mut pause) = (Instant::now(), Token::random(), SHORTEST_PAUSE);
         loop {
@@ -54,11 +54,11 @@ impl<F: Form> Inner<F> {
                     None
                 }
             };
-            let spare = known.as_ref().map(|known| Landed { held: Arc::clone(&known.held), tier: Tier::Shared });
+            let spare = known.as_ref().map(|known| Landed { held: known.held.clone(), tier: Tier::Shared });
             pilot.has_spare(spare);
             if self.origin.is_none() {
                 // What is there is all there is.
-                let nothing = || self.hold(None, Validators::default(), Duration::ZERO, mark);
+                let nothing = || self.hold(key, None, Validators::default(), Duration::ZERO, mark);
                 let held = known.map_or_else(nothing, |known| known.held);
                 return Ok(Landed { held, tier: Tier::Shared });
             }
@@ -93,18 +93,18 @@ impl<F: Form> Inner<F> {
         key: &Key,
         found: Found,
         mark: Mark,
-    ) -> std::result::Result<Option<(Arc<Held<F::Value>>, Vec<u8>)>, String> {
+    ) -> std::result::Result<Option<(Held<F::Value>, Vec<u8>)>, String> {
         let (held, content) = match found {
             Found::Nothing => return Ok(None),
-            Found::Missing { age } => (self.hold(None, Validators::default(), age, mark), Vec::new()),
+            Found::Missing { age } => (self.hold(key, None, Validators::default(), age, mark), Vec::new()),
             Found::Value { content, validators, age } => {
-                (self.hold(Some(self.form.decode(&content)?), validators, age, mark), content)
+                (self.hold(key, Some(self.form.decode(&content)?), validators, age, mark), content)
             }
         };
         if self.judge(key, &held, self.clock.now()) == Verdict::Dead {
             return Ok(None);
         }
-        self.copies.keep(key, Arc::clone(&held), mark);
+        self.copies.keep(key, held.clone(), mark);
         Ok(Some((held, content)))
     }
 
@@ -118,21 +118,21 @@ impl<F: Form> Inner<F> {
         known: Option<Known<F::Value>>,
     ) -> Option<Result<F::Value>> {
         let mark = self.copies.mark(key);
-        let validators = known.as_ref().map(|known| known.held.validators.clone()).unwrap_or_default();
+        let validators = known.as_ref().map(|known| known.held.validators()).unwrap_or_default();
         let fetched = self.ask_leading(shared, key, token, &validators).await;
         let ttl = self.terms.ages.keep_for;
         let (result, bytes, is_new) = match (fetched, known) {
             (Ok(Reply::NotModified), Some(known)) => {
-                let held = self.renewed(&known.held, mark);
-                let bytes = Fetched { content: known.content, validators: held.validators.clone() };
+                let held = self.renewed(key, &known.held, mark);
+                let bytes = Fetched { content: known.content, validators: held.validators() };
                 (Ok(held), Some(bytes), false)
             }
             (fetched, _) => match fetched.and_then(|reply| self.read(reply)) {
                 Ok(Some((value, bytes))) => {
-                    let held = self.hold(Some(value), bytes.validators.clone(), Duration::ZERO, mark);
+                    let held = self.hold(key, Some(value), bytes.validators.clone(), Duration::ZERO, mark);
                     (Ok(held), Some(bytes), true)
                 }
-                Ok(None) => (Ok(self.hold(None, Validators::default(), Duration::ZERO, mark)), None, true),
+                Ok(None) => (Ok(self.hold(key, None, Validators::default(), Duration::ZERO, mark)), None, true),
                 Err(why) => (Err(why), None, true),
             },
         };
@@ -151,7 +151,7 @@ impl<F: Form> Inner<F> {
         match (result, is_kept) {
             (Ok(_), Some(false)) => None,
             (Ok(held), _) => {
-                self.copies.keep(key, Arc::clone(&held), mark);
+                self.copies.keep(key, held.clone(), mark);
                 Some(Ok(Landed { held, tier: Tier::Origin }))
             }
             (Err(why), _) => Some(Err(why)),
@@ -179,27 +179,30 @@ impl<F: Form> Inner<F> {
     }
 
     /// For this process alone: there is no shared store, or it does not answer.
-    pub(super) async fn fetch_alone(&self, key: &Key, own: Option<Arc<Held<F::Value>>>) -> Result<F::Value> {
+    pub(super) async fn fetch_alone(&self, key: &Key, own: Option<Held<F::Value>>) -> Result<F::Value> {
         let mark = self.copies.mark(key);
-        let validators = own.as_ref().map(|own| own.validators.clone()).unwrap_or_default();
+        let validators = own.as_ref().map(|own| own.validators()).unwrap_or_default();
         let held = if self.origin.is_none() {
             // What is here is all there is.
             match own {
                 Some(own) => return Ok(Landed { held: own, tier: Tier::Memory }),
                 None => {
-                    return Ok(Landed { held: self.hold(None, validators, Duration::ZERO, mark), tier: Tier::Memory });
+                    return Ok(Landed {
+                        held: self.hold(key, None, validators, Duration::ZERO, mark),
+                        tier: Tier::Memory,
+                    });
                 }
             }
         } else {
             match (self.ask_origin(key, &validators).await?, own) {
-                (Reply::NotModified, Some(own)) => self.renewed(&own, mark),
+                (Reply::NotModified, Some(own)) => self.renewed(key, &own, mark),
                 (reply, _) => match self.read(reply)? {
-                    Some((value, bytes)) => self.hold(Some(value), bytes.validators, Duration::ZERO, mark),
-                    None => self.hold(None, Validators::default(), Duration::ZERO, mark),
+                    Some((value, bytes)) => self.hold(key, Some(value), bytes.validators, Duration::ZERO, mark),
+                    None => self.hold(key, None, Validators::default(), Duration::ZERO, mark),
                 },
             }
         };
-        self.copies.keep(key, Arc::clone(&held), mark);
+        self.copies.keep(key, held.clone(), mark);
         Ok(Landed { held, tier: Tier::Origin })
     }
 
@@ -228,10 +231,11 @@ impl<F: Form> Inner<F> {
     }
 
     /// The same value, as if it had come now.
-    fn renewed(&self, held: &Held<F::Value>, mark: Mark) -> Arc<Held<F::Value>> {
-        let now = self.clock.now();
-        let (value, validators, hits) = (held.value.clone(), held.validators.clone(), Hits::default());
-        Arc::new(Held { value, validators, born: now, kept_at: now, epoch: mark.epoch, bytes: held.bytes, hits })
+    fn renewed(&self, key: &Key, held: &Held<F::Value>, mark: Mark) -> Held<F::Value> {
+        match held {
+            Held::Value(value) => Held::Value(value.renewed(self.times(key, Kind::Value, Duration::ZERO, mark))),
+            Held::Missing(_) => Held::Missing(Arc::new(self.times(key, Kind::Missing, Duration::ZERO, mark))),
+        }
     }
 
     fn share(&self, why: &Unanswered) -> Duration {

@@ -1,7 +1,6 @@
 //! The first tier: decoded values in this process, bounded by count and by bytes.
 
 use std::fmt;
-use std::sync::Arc;
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -46,8 +45,8 @@ impl Room {
     }
 }
 
-/// Whatever is kept knows its own weight in bytes.
-pub(super) trait Weighed {
+/// Whatever is kept knows its own weight in bytes. It is cloned for whoever gets it, so that should cost little.
+pub(super) trait Weighed: Clone {
     fn bytes(&self) -> u64;
 }
 
@@ -67,14 +66,14 @@ impl<V: Weighed> L1<V> {
     }
 
     #[inline]
-    pub(super) fn get(&self, key: &Key) -> Option<Arc<V>> {
+    pub(super) fn get(&self, key: &Key) -> Option<V> {
         match self {
             Self::Modern(cache) => cache.0.get(key),
             Self::Lru(cache) => cache.lock().entries.get(key).cloned(),
         }
     }
 
-    pub(super) fn insert(&self, key: Key, value: Arc<V>) {
+    pub(super) fn insert(&self, key: Key, value: V) {
         match self {
             Self::Modern(cache) => cache.0.insert(key, value),
             Self::Lru(cache) => cache.lock().insert(key, value),
@@ -98,13 +97,13 @@ impl<V: Weighed> L1<V> {
 
 /// quick_cache bounds one weight. An entry weighs its bytes, but at least its share of all bytes: so neither the bytes nor
 /// the count can be exceeded.
-pub(super) struct Modern<V>(Cache<Key, Arc<V>, Share>);
+pub(super) struct Modern<V>(Cache<Key, V, Share>);
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Share(u64);
 
-impl<V: Weighed> Weighter<Key, Arc<V>> for Share {
-    fn weight(&self, key: &Key, value: &Arc<V>) -> u64 {
+impl<V: Weighed> Weighter<Key, V> for Share {
+    fn weight(&self, key: &Key, value: &V) -> u64 {
         (key.as_str().len() as u64 + value.bytes()).max(self.0)
     }
 }
@@ -128,7 +127,7 @@ impl<V> fmt::Debug for Modern<V> {
 }
 
 pub(super) struct Lru<V> {
-    entries: LruCache<Key, Arc<V>>,
+    entries: LruCache<Key, V>,
     room: Room,
     bytes: u64,
 }
@@ -138,7 +137,7 @@ impl<V: Weighed> Lru<V> {
         Self { entries: LruCache::unbounded(), room, bytes: 0 }
     }
 
-    fn insert(&mut self, key: Key, value: Arc<V>) {
+    fn insert(&mut self, key: Key, value: V) {
         let bytes = weight(&key, &value);
         self.remove(&key);
         if bytes > self.room.bytes {
@@ -159,7 +158,7 @@ impl<V: Weighed> Lru<V> {
     }
 }
 
-fn weight<V: Weighed>(key: &Key, value: &Arc<V>) -> u64 {
+fn weight<V: Weighed>(key: &Key, value: &V) -> u64 {
     key.as_str().len() as u64 + value.bytes()
 }
 
@@ -173,7 +172,7 @@ impl<V> fmt::Debug for Lru<V> {
 mod tests {
     use super::*;
 
-    #[derive(Debug, PartialEq)]
+    #[derive(Debug, Clone, PartialEq)]
     struct Sized(u64);
 
     impl Weighed for Sized {
@@ -193,7 +192,7 @@ mod tests {
     }
 
     fn put(l1: &L1<Sized>, name: &str, bytes: u64) {
-        l1.insert(key(name), Arc::new(Sized(bytes)));
+        l1.insert(key(name), Sized(bytes));
     }
 
     fn held(l1: &L1<Sized>, names: &[&str]) -> Vec<bool> {
@@ -208,7 +207,7 @@ mod tests {
             let l1 = room(policy, 10, 1_000);
             assert_eq!(l1.get(&key("a")), None);
             put(&l1, "a", 1);
-            assert_eq!(*l1.get(&key("a")).unwrap(), Sized(1));
+            assert_eq!(l1.get(&key("a")).unwrap(), Sized(1));
             put(&l1, "a", 2);
             assert_eq!((l1.get(&key("a")).unwrap().0, l1.len()), (2, 1));
             assert!(l1.remove(&key("a")) && !l1.remove(&key("a")));
@@ -298,7 +297,7 @@ mod tests {
                         for n in 0..20_000_u64 {
                             let n = (n * 31 + thread * 17) % 200;
                             match n % 3 {
-                                0 => l1.insert(key(n), Arc::new(Sized(n))),
+                                0 => l1.insert(key(n), Sized(n)),
                                 1 => drop(l1.remove(&key(n - 1))),
                                 _ => assert!(l1.get(&key(n - 2)).is_none_or(|value| value.0 == n - 2)),
                             }

@@ -40,6 +40,7 @@ mod redis;
 pub mod refresh;
 mod store;
 mod terms;
+mod value;
 
 pub use age::{Ages, Kind, Verdict, judge};
 pub use engine::{Answer, Cache, Freshness, Kept, Tier, Tiers, Unanswered};
@@ -51,6 +52,7 @@ pub use l1::{Policy, Room};
 pub use origin::{Failure, Fetched, Origin, OriginFuture, Reply, Validators};
 pub use pattern::KeyPattern;
 #[cfg(feature = "redis")]
-pub use redis::{RedisStore, RedisTerms, Shape};
+pub use redis::{Compression, RedisStore, RedisTerms, Shape};
 pub use store::{End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token};
 pub use terms::Terms;
+pub use value::Value;

@@ -136,7 +136,7 @@ async fn a_stale_value_stands_in_for_a_slow_origin_and_for_a_failing_one() {
     origin.now_says(|_, _| Err(Failure::new("502")));
     until("the change is heard of", async || get(&cache, "k").await == "old").await;
     let answer = cache.get(&key("k")).await.unwrap();
-    assert_eq!(answer.freshness, Freshness::StaleOnError(Unanswered::Failed(Failure::new("502"))));
+    assert_eq!(answer.freshness, Freshness::StaleOnError(Box::new(Unanswered::Failed(Failure::new("502")))));
     assert_eq!(origin.calls(), 2);
     assert_eq!(field(&server, "k", "content").as_deref(), Some("old"), "it stays for the next time");
 }
@@ -182,6 +182,25 @@ async fn what_is_missing_is_remembered_for_its_time() {
     assert!(cache.get(&key("sea2")).await.unwrap().value.is_none());
     assert_eq!(other.put(&key("sea2"), fetched("land")).await.unwrap(), Kept::Everywhere);
     until("it is heard of", async || cache.get(&key("sea2")).await.unwrap().value.is_some()).await;
+}
+
+#[tokio::test]
+async fn what_is_missing_and_not_remembered_takes_no_place() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let ages = Ages { fresh_for: Some(Duration::ZERO), missing_for: None, ..Ages::default() };
+    let shared = instance(&server.url(), Terms { ages, ..terms() }, &origin).await;
+    let tiers = Tiers { origin: Some(Arc::clone(&origin) as _), ..Tiers::default() };
+    let alone =
+        Cache::new("alone", Raw, Terms { ages, ..terms() }, tiers, Arc::new(sekisho::clock::WallClock::new())).unwrap();
+    for cache in [shared, alone] {
+        origin.now_says(|_, _| Ok(Reply::Fetched(b"land".to_vec().into())));
+        assert_eq!(get(&cache, "k").await, "land");
+        origin.now_says(|_, _| Ok(Reply::Missing));
+        for name in ["k", "sea", "sea2"] {
+            assert!(cache.get(&key(name)).await.unwrap().value.is_none());
+        }
+        until("nothing is in memory", async || cache.is_empty()).await;
+    }
 }
 
 #[tokio::test]

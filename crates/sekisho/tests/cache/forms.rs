@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sekisho::cache::{Ages, Cache, Form, Raw, RedisStore, RedisTerms, Reply, Shape, Terms, Tier, Tiers};
+use sekisho::cache::{Ages, Cache, Compression, Form, Raw, RedisStore, RedisTerms, Reply, Shape, Terms, Tier, Tiers};
 use sekisho::clock::{Clock, WallClock};
 use sekisho::store::redis::Redis;
 use sekisho_testkit::{RedisCluster, RedisServer, poll_until};
 
 use super::{
-    PATIENCE, PREFIX, TestOrigin, entry, exists, fetched, field, get, instance, instance_of, key, lease, patient,
-    terms, text,
+    PATIENCE, PREFIX, TestOrigin, entry, exists, fetched, field, get, instance, instance_of, instance_on, key, lease,
+    patient, redis_terms, terms, text,
 };
 
 async fn json(server: &RedisServer, terms: Terms, origin: &Arc<TestOrigin>) -> Cache<Raw> {
@@ -131,7 +131,7 @@ async fn a_corrupt_value_is_a_miss_and_goes() {
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
     let (soft_timeout, hard_timeout) = (Duration::from_secs(2), Duration::from_secs(2));
     let (prefix, keep_for) = (PREFIX.to_owned(), terms().ages.keep_for);
-    let on = RedisTerms { prefix, shape: Shape::Hash, keep_for, soft_timeout, hard_timeout };
+    let on = RedisTerms { prefix, soft_timeout, hard_timeout, keep_for, ..redis_terms() };
     let store = RedisStore::new(&redis, on, Arc::clone(&clock)).unwrap();
     let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::clone(&origin) as _), ..Tiers::default() };
     let picky = Cache::new("picky", Picky, terms(), tiers, clock).unwrap();
@@ -145,4 +145,54 @@ async fn a_corrupt_value_is_a_miss_and_goes() {
     assert!(!exists(&server, &entry("f")));
     assert!(picky.put(&key("f"), fetched("!")).await.is_err());
     assert!(exists(&server, &lease("f")), "the others are told");
+}
+
+#[tokio::test]
+async fn long_values_are_smaller_in_redis_and_both_forms_are_read() {
+    let server = RedisServer::start();
+    let heights = "118.71,118.69,e,".repeat(2_000);
+    let content = heights.clone();
+    let origin = TestOrigin::new(move |_, _| Ok(Reply::Fetched(content.clone().into_bytes().into())));
+    let zlib = RedisTerms { compression: Compression::Zlib, ..redis_terms() };
+    let packing = instance_on(&server.url(), zlib, terms(), &origin).await;
+    let plain = instance(&server.url(), terms(), &origin).await;
+    let length = |name: &str| server.command(&["HSTRLEN", &entry(name), "content"]).int() as usize;
+
+    assert_eq!(get(&packing, "a").await, heights);
+    assert!((1..heights.len() / 10).contains(&length("a")), "{}", length("a"));
+    let answer = plain.get(&key("a")).await.unwrap();
+    assert_eq!(
+        (text(&answer), answer.tier),
+        (heights.clone(), Tier::Shared),
+        "compressed or not is not to be set alike"
+    );
+    assert_eq!(get(&plain, "b").await, heights);
+    assert_eq!(length("b"), heights.len());
+    let answer = packing.get(&key("b")).await.unwrap();
+    assert_eq!((text(&answer), answer.tier), (heights.clone(), Tier::Shared));
+
+    packing.put(&key("c"), fetched("short")).await.unwrap();
+    assert_eq!(field(&server, "c", "content").as_deref(), Some("short"));
+    // An older client knows nothing of all this, and writes what it has over what is there.
+    let now = server.command(&["TIME"]).items()[0].text();
+    let older = "1.5,e,".repeat(500);
+    server.command(&["HSET", &entry("a"), "content", &older, "updated_at", &now]).expect_success();
+    super::until("the older client's is answered", async || get(&packing, "a").await == older).await;
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test]
+async fn what_cannot_be_decompressed_within_its_bound_is_a_miss_and_goes() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let zlib = RedisTerms { compression: Compression::Zlib, max_bytes: 1 << 20, ..redis_terms() };
+    let large = instance_on(&server.url(), zlib.clone(), terms(), &origin).await;
+    let small = instance_on(&server.url(), RedisTerms { max_bytes: 1_000, ..zlib }, terms(), &origin).await;
+    large.put(&key("bomb"), fetched(&"0".repeat(1 << 20))).await.unwrap();
+    assert_eq!(get(&small, "bomb").await, "v1");
+    assert_eq!(field(&server, "bomb", "content").as_deref(), Some("v1"));
+    let now = server.command(&["TIME"]).items()[0].text();
+    let damaged = "\0sekisho:zlib\0and no more of it";
+    server.command(&["HSET", &entry("cut"), "content", damaged, "updated_at", &now]).expect_success();
+    assert_eq!(get(&large, "cut").await, "v2");
+    assert_eq!(field(&server, "cut", "content").as_deref(), Some("v2"));
 }

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sekisho::cache::{
-    Ages, Answer, Cache, Failure, Fetched, Key, Origin, OriginFuture, Raw, RedisStore, RedisTerms, Reply, Shape, Terms,
-    Tiers, Validators,
+    Ages, Answer, Cache, Compression, Failure, Fetched, Key, Origin, OriginFuture, Raw, RedisStore, RedisTerms, Reply,
+    Shape, Terms, Tiers, Validators,
 };
 use sekisho::clock::{Clock, WallClock};
 use sekisho::store::redis::{Options, Redis};
@@ -120,6 +120,18 @@ pub(crate) fn fresh_for_an_hour() -> Terms {
     }
 }
 
+pub(crate) fn redis_terms() -> RedisTerms {
+    RedisTerms {
+        prefix: PREFIX.to_owned(),
+        shape: Shape::Hash,
+        keep_for: terms().ages.keep_for,
+        compression: Compression::None,
+        max_bytes: 1 << 20,
+        soft_timeout: Duration::from_secs(2),
+        hard_timeout: Duration::from_secs(2),
+    }
+}
+
 /// One instance of a fleet, with connections of its own. Its store has a second, so that a busy machine is no outage.
 pub(crate) async fn instance(url: &str, terms: Terms, origin: &Arc<TestOrigin>) -> Cache<Raw> {
     instance_of(url, terms, origin, Shape::Hash, Duration::from_secs(2)).await
@@ -132,10 +144,14 @@ pub(crate) async fn instance_of(
     shape: Shape,
     soft_timeout: Duration,
 ) -> Cache<Raw> {
+    let keep_for = terms.ages.keep_for;
+    let on = RedisTerms { shape, keep_for, soft_timeout, hard_timeout: soft_timeout, ..redis_terms() };
+    instance_on(url, on, terms, origin).await
+}
+
+pub(crate) async fn instance_on(url: &str, on: RedisTerms, terms: Terms, origin: &Arc<TestOrigin>) -> Cache<Raw> {
     let redis = Redis::connect(url, patient()).await.unwrap();
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
-    let keep_for = terms.ages.keep_for;
-    let on = RedisTerms { prefix: PREFIX.to_owned(), shape, keep_for, soft_timeout, hard_timeout: soft_timeout };
     let store = RedisStore::new(&redis, on, Arc::clone(&clock)).unwrap();
     let tiers = Tiers { shared: Some(Arc::new(store)), origin: Some(Arc::clone(origin) as _), ..Tiers::default() };
     let cache = Cache::new("test", Raw, terms, tiers, clock).unwrap();

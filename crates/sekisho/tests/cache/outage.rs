@@ -120,3 +120,30 @@ async fn a_full_or_read_only_redis_still_answers_what_it_has() {
     let other = instance(&server.url(), Terms { soft_timeout: Duration::from_secs(5), ..terms() }, &origin).await;
     assert_eq!(get(&other, "had").await, "kept");
 }
+
+#[tokio::test]
+async fn a_primary_that_becomes_a_replica_costs_nobody_an_answer() {
+    let (server, primary, origin) = (RedisServer::start(), RedisServer::start(), TestOrigin::counting());
+    primary.command(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).expect_success();
+    let cache = instance(&server.url(), fresh_for_an_hour(), &origin).await;
+    assert_eq!(cache.put(&key("had"), fetched("before")).await.unwrap(), Kept::Everywhere);
+    server.command(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).expect_success();
+    // Its own values go with the first synchronisation.
+    let is_linked = async || server.command(&["INFO", "replication"]).text().contains("master_link_status:up");
+    until("it follows", is_linked).await;
+    until("a put is refused", async || cache.put(&key("had"), fetched("here")).await.unwrap() == Kept::HereOnly).await;
+    assert!(get(&cache, "new").await.starts_with('v'));
+    assert!(!exists(&server, &entry("new")) && !exists(&primary, &entry("new")));
+    server.command(&["REPLICAOF", "NO", "ONE"]).expect_success();
+    until("it is shared again", async || {
+        let name = format!("again{}", origin.calls());
+        get(&cache, &name).await;
+        exists(&server, &entry(&name))
+    })
+    .await;
+    until("a put is taken", async || cache.put(&key("had"), fetched("after")).await.unwrap() == Kept::Everywhere).await;
+    let other = instance(&server.url(), fresh_for_an_hour(), &origin).await;
+    assert_eq!(get(&other, "had").await, "after");
+    other.put(&key("had"), fetched("elsewhere")).await.unwrap();
+    until("changes are heard of", async || get(&cache, "had").await == "elsewhere").await;
+}

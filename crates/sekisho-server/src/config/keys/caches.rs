@@ -1,8 +1,9 @@
 //! The keys of `caches` and what is below it.
 
-use super::super::caches::{DECAYS, POLICIES, SHAPES};
+use super::super::caches::{COMPRESSIONS, DECAYS, POLICIES, SHAPES};
 use super::{Fallback, Kind, SECRET, Section, key, section, words};
 
+const COMPRESSION_WORDS: [&str; 2] = words(&COMPRESSIONS);
 const SHAPE_WORDS: [&str; 2] = words(&SHAPES);
 const DECAY_WORDS: [&str; 2] = words(&DECAYS);
 const POLICY_WORDS: [&str; 2] = words(&POLICIES);
@@ -23,6 +24,12 @@ pub(in crate::config) static CACHES: Section = section(
             "in Redis a `hash` of `content`, `updated_at`, `etag`, `last_modified`; or `json`, an object with `cached_at` in it",
         )
         .or(Fallback::Text("hash")),
+        key(
+            "compression",
+            Kind::Choice(&COMPRESSION_WORDS),
+            "`zlib` makes values of 512 bytes and more smaller in Redis, where that helps; only for `l2: hash`, and other clients than Sekisho cannot read them. Both forms are read, whatever is set",
+        )
+        .or(Fallback::Text("none")),
         key("ttl", Kind::Duration, "how long a value is kept, 1s to 100 years").or(Fallback::Text("365d")),
         key(
             "fresh_for",

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! <prefix><key>          Hash: content, updated_at (Unix seconds), etag, last_modified, version
+//!                        (content may be packed, see `packed.rs`)
 //!                        or String: a JSON object with cached_at
 //! fill:{<prefix><key>}   who fills it, that there is nothing to fill it with, or that filling failed
 //! ```
@@ -9,6 +10,7 @@
 //! Every operation is one script call in one slot.
 
 mod json;
+mod packed;
 pub(super) mod reply;
 
 use std::borrow::Cow;
@@ -22,6 +24,8 @@ use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::{Error, Invalid};
 use crate::store::redis::tracking::{Follow, Followed, Left, Tracking};
 use crate::store::redis::{Error as RedisError, Job, Redis, Script};
+pub use packed::Compression;
+use packed::{pack, unpack};
 use reply::Reply;
 
 /// How a value stands in Redis.
@@ -54,6 +58,8 @@ pub struct RedisStore {
     shape: Shape,
     /// How long values are kept: of one that does not say when it was written, the age follows from what is left of it.
     keep_for: Duration,
+    compression: Compression,
+    max_bytes: usize,
     clock: Arc<dyn Clock>,
 }
 
@@ -64,6 +70,10 @@ pub struct RedisTerms {
     pub prefix: String,
     pub shape: Shape,
     pub keep_for: Duration,
+    /// Of hashes: a JSON string is always as older clients have it.
+    pub compression: Compression,
+    /// A value that would be longer once it is decompressed is none.
+    pub max_bytes: usize,
     /// No reading waits longer.
     pub soft_timeout: Duration,
     /// No writing takes longer.
@@ -73,7 +83,7 @@ pub struct RedisTerms {
 impl RedisStore {
     /// `clock` is the cache's own: it tells how long ago Redis was last heard of.
     pub fn new(redis: &Redis, terms: RedisTerms, clock: Arc<dyn Clock>) -> Result<Self, Invalid> {
-        let RedisTerms { prefix, shape, keep_for, soft_timeout, hard_timeout } = terms;
+        let RedisTerms { prefix, shape, keep_for, compression, max_bytes, soft_timeout, hard_timeout } = terms;
         Key::new(prefix.as_str()).map_err(|invalid| Invalid::new("prefix", invalid.reason))?;
         if prefix.starts_with("fill:") {
             return Err(Invalid::new("prefix", "must not be that of the leases"));
@@ -85,6 +95,8 @@ impl RedisStore {
             prefix: prefix.into(),
             shape,
             keep_for,
+            compression,
+            max_bytes,
             clock,
         })
     }
@@ -122,10 +134,13 @@ impl RedisStore {
         let found = match (content, self.shape) {
             (None, _) if word == "missing" => Found::Missing { age: age_of(rest.parse().unwrap_or(0)) },
             (None, _) => Found::Nothing,
-            (Some(content), Shape::Hash) => Found::Value {
-                content,
-                validators: Validators { etag, last_modified },
-                age: updated_at.map_or(unsaid, age_of),
+            (Some(content), Shape::Hash) => match unpack(content, self.max_bytes) {
+                Ok(content) => Found::Value {
+                    content,
+                    validators: Validators { etag, last_modified },
+                    age: updated_at.map_or(unsaid, age_of),
+                },
+                Err(reason) => return self.is_nothing(key, &print, reason, failed).await,
             },
             (Some(text), Shape::Json) => match json::read(&text) {
                 Some((content, at)) => Found::Value {
@@ -133,14 +148,17 @@ impl RedisStore {
                     validators: Validators::default(),
                     age: at.map_or(unsaid, |at| Timestamp::from_secs(now).since(at)),
                 },
-                None => {
-                    tracing::warn!(prefix = %self.prefix, %key, "what stands in redis is no JSON object, and goes");
-                    self.discard_from(key, &print).await?;
-                    return Ok(Look { print: Print(Vec::new()), found: Found::Nothing, failed });
-                }
+                None => return self.is_nothing(key, &print, "it is no JSON object", failed).await,
             },
         };
         Ok(Look { print, found, failed })
+    }
+
+    /// What stands there is no value, and goes.
+    async fn is_nothing(&self, key: &Key, seen: &Print, reason: &str, failed: Option<Failure>) -> Result<Look, Error> {
+        tracing::warn!(prefix = %self.prefix, %key, reason, "what stands in redis is no value, and goes");
+        self.discard_from(key, seen).await?;
+        Ok(Look { print: Print(Vec::new()), found: Found::Nothing, failed })
     }
 
     async fn discard_from(&self, key: &Key, seen: &Print) -> Result<(), Error> {
@@ -195,7 +213,7 @@ impl RedisStore {
         match self.shape {
             Shape::Hash => {
                 let Validators { etag, last_modified } = &value.validators;
-                Ok(vec![Cow::Borrowed(value.content.as_slice()), text(etag), text(last_modified)])
+                Ok(vec![pack(&value.content, self.compression), text(etag), text(last_modified)])
             }
             Shape::Json => {
                 let (head, tail) =

@@ -17,8 +17,9 @@ use crate::cache::key::Key;
 use crate::clock::Reader;
 use crate::error::Error;
 
-/// Keys in one call: few enough that it keeps Redis for less than two milliseconds, also when a million have scores.
-const BATCH: usize = 50;
+/// Keys in one call: few enough that it keeps Redis for less than two milliseconds, also when a million have scores and none
+/// of these is at hand. That takes up to 8 µs each.
+const BATCH: usize = 150;
 pub(super) const QUEUE_BATCH: usize = 25;
 /// So many keys do not wait for the next flush.
 const MANY: usize = 10_000;

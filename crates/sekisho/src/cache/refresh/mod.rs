@@ -36,6 +36,7 @@
 //! # }
 //! ```
 
+mod attendant;
 mod counts;
 mod decay;
 mod decide;
@@ -49,6 +50,7 @@ mod store;
 mod terms;
 mod worker;
 
+pub use attendant::Attendant;
 pub(super) use counts::{Counts, Hits};
 pub use decay::{Decay, Ranking};
 pub use decide::{Verdict, is_needless, refresh_after, retry_after, should_refresh, urgency};

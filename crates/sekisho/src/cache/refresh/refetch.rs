@@ -1,6 +1,5 @@
 //! Asks the origin again for one key, for the whole fleet, and renews what is kept of it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::engine::{Inner, Shared, Unanswered};
@@ -33,7 +32,7 @@ impl<F: Form> Inner<F> {
     pub(super) async fn age_of(&self, key: &Key) -> Result<Option<Duration>, Away> {
         let Some(shared) = &self.shared else {
             let now = self.clock.now();
-            return Ok(self.copies.get(key).map(|held| Duration::from_micros(now.saturating_sub(held.born))));
+            return Ok(self.copies.get(key).map(|held| Duration::from_micros(now.saturating_sub(held.times().born))));
         };
         let look = shared.reads.ask(&self.clock, shared.store.glance(key)).await.ok_or(Away)?;
         Ok(match look.found {
@@ -99,17 +98,17 @@ impl<F: Form> Inner<F> {
 
     async fn refetch_alone(&self, key: &Key, is_needless: impl Fn(Duration) -> bool) -> Refetched {
         let (own, now) = (self.copies.get(key), self.clock.now());
-        let own = own.filter(|held| held.value.is_some());
+        let own = own.filter(|held| held.value().is_some());
         if let Some(held) = &own
-            && is_needless(Duration::from_micros(now.saturating_sub(held.born)))
+            && is_needless(Duration::from_micros(now.saturating_sub(held.times().born)))
         {
             return Refetched::Needless;
         }
-        let before = own.as_ref().and_then(|held| held.value.clone());
+        let before = own.as_ref().and_then(|held| held.value().cloned());
         match self.fetch_alone(key, own).await {
-            Ok(landed) => match (&landed.held.value, before) {
+            Ok(landed) => match (landed.held.value(), before) {
                 (None, _) => Refetched::Gone,
-                (Some(value), Some(before)) if Arc::ptr_eq(value, &before) => Refetched::Unchanged,
+                (Some(value), Some(before)) if value.is_same(&before) => Refetched::Unchanged,
                 (Some(_), _) => Refetched::Changed,
             },
             Err(why) => Refetched::of(why),

@@ -1,9 +1,12 @@
 //! Takes jobs from the queue, one at a time, and asks the origin for them at the fleet's pace.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
+use super::attendant::Attendant;
 use super::counts::{Counts, QUEUE_BATCH};
 use super::decide::{is_needless, retry_after, urgency};
 use super::pace::Pace;
@@ -25,10 +28,10 @@ const BREATH: Duration = Duration::from_millis(2);
 const DAILY_CHECK: Duration = Duration::from_secs(60);
 
 /// Refreshes what is queued. Any number may run, in any number of processes.
-#[derive(Debug)]
 pub struct Worker<F: Form> {
     cache: Cache<F>,
     pace: Pace,
+    attendant: Option<Arc<dyn Attendant>>,
 }
 
 impl<F: Form> Cache<F> {
@@ -40,7 +43,7 @@ impl<F: Form> Cache<F> {
         if self.inner.origin.is_none() {
             return Err(Invalid::new("refresh", "needs an origin to ask"));
         }
-        Ok(Worker { cache: self.clone(), pace })
+        Ok(Worker { cache: self.clone(), pace, attendant: None })
     }
 
     /// Queues a key to be fetched again soon, however old it is and whoever asks for it.
@@ -67,6 +70,13 @@ impl<F: Form> Cache<F> {
 }
 
 impl<F: Form> Worker<F> {
+    /// Goes along from now on.
+    #[must_use]
+    pub fn attended_by(mut self, attendant: Arc<dyn Attendant>) -> Self {
+        self.attendant = Some(attendant);
+        self
+    }
+
     /// Works until `stop` ends. A request that is out then is waited for; a job that waits for its turn goes back.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
@@ -156,6 +166,11 @@ impl<F: Form> Worker<F> {
                 tracing::debug!(key = %job.key, %error, "a refresh was not reported; its lease ends by itself");
             }
         };
+        let others = self.attendant.as_ref().map(|attendant| attendant.stands_for(&job.key)).unwrap_or_default();
+        if !others.is_empty() {
+            finish(self.hand_on(counts, job, others).await).await;
+            return Stopped::No;
+        }
         let prepare = async {
             match inner.age_of(&job.key).await {
                 Ok(age) if age.is_some_and(is_needless) => Some(JobEnd::Done),
@@ -191,7 +206,11 @@ impl<F: Form> Worker<F> {
         };
         counts.note_refresh(refetched.name());
         let end = match refetched {
-            Refetched::Changed | Refetched::Unchanged | Refetched::Gone | Refetched::Needless => JobEnd::Done,
+            Refetched::Changed | Refetched::Unchanged | Refetched::Gone => {
+                self.was_refreshed(&job.key);
+                JobEnd::Done
+            }
+            Refetched::Needless => JobEnd::Done,
             Refetched::Overtaken | Refetched::Busy | Refetched::Away => JobEnd::PutBack(SOON),
             Refetched::Failed(failure) => match retry_after(job.repeats, failure.retry_after, rand::random())
                 .filter(|_| job.repeats < counts.refresh.terms.retries)
@@ -205,6 +224,36 @@ impl<F: Form> Worker<F> {
         };
         finish(end).await;
         Stopped::No
+    }
+}
+
+impl<F: Form> Worker<F> {
+    /// Queues what the job stands for. It costs no request, and so no turn.
+    async fn hand_on(&self, counts: &Counts, job: &Job, others: Vec<Key>) -> JobEnd {
+        let (store, terms) = (&counts.refresh.store, &counts.refresh.terms);
+        let reason = if job.reason == Reason::Asked { Reason::Asked } else { Reason::Stale };
+        let score = store.scores(std::slice::from_ref(&job.key)).await.ok().and_then(|scores| scores.first().copied());
+        let urgency = urgency(terms, terms.after, score.unwrap_or(0.0).max(terms.min_score));
+        let wishes: Vec<Wish> = others.into_iter().map(|key| Wish { key, urgency }).collect();
+        for wishes in wishes.chunks(QUEUE_BATCH) {
+            if store.queue(wishes, reason).await.is_err() {
+                return JobEnd::PutBack(SOON);
+            }
+        }
+        self.was_refreshed(&job.key);
+        JobEnd::Done
+    }
+
+    fn was_refreshed(&self, key: &Key) {
+        if let Some(attendant) = &self.attendant {
+            attendant.refreshed(key);
+        }
+    }
+}
+
+impl<F: Form> fmt::Debug for Worker<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("cache", &self.cache).field("pace", &self.pace).finish_non_exhaustive()
     }
 }
 

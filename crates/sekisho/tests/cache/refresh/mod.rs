@@ -12,13 +12,13 @@ use std::time::Duration;
 use sekisho::cache::refresh::{
     Claim, Decay, Job, MemoryRefresh, Pace, Ranking, RedisNames, RedisRefresh, Refresh, RefreshStore, Terms, Wish,
 };
-use sekisho::cache::{self, Cache, Key, Origin, Raw, RedisStore, RedisTerms, Shape, Tiers, Token};
+use sekisho::cache::{self, Cache, Key, Origin, Raw, RedisStore, RedisTerms, Tiers, Token};
 use sekisho::clock::{Clock, ManualClock, Timestamp, WallClock};
 use sekisho::limits;
 use sekisho::store::redis::Redis;
 use sekisho_testkit::{RedisCluster, RedisServer};
 
-use super::{PREFIX, TestOrigin, key, ms, patient, until};
+use super::{TestOrigin, key, ms, patient, until};
 
 pub(crate) const RANK: &str = "cycling:elevation:v1:stats:rank";
 pub(crate) const QUEUE: &str = "cycling:elevation:v1:queue:refresh";
@@ -93,13 +93,7 @@ pub(crate) async fn refreshing_from(url: &str, terms: Terms, origin: Arc<dyn Ori
     let timeout = Duration::from_secs(10);
     let redis = Redis::connect(url, patient()).await.unwrap();
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
-    let on = RedisTerms {
-        prefix: PREFIX.to_owned(),
-        shape: Shape::Hash,
-        keep_for: super::terms().ages.keep_for,
-        soft_timeout: timeout,
-        hard_timeout: timeout,
-    };
+    let on = RedisTerms { soft_timeout: timeout, hard_timeout: timeout, ..super::redis_terms() };
     let tiers = Tiers {
         shared: Some(Arc::new(RedisStore::new(&redis, on, Arc::clone(&clock)).unwrap())),
         origin: Some(origin),

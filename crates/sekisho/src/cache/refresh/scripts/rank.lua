@@ -34,8 +34,13 @@ function ops.count(job, a, count)
   end
   local scores = {}
   for i = a, a + count - 1, 2 do
-    local score = call('ZINCRBY', job.ranks, exact(tonumber(ARGV[i + 1]) / now), ARGV[i])
-    scores[#scores + 1] = exact(tonumber(score) * now)
+    if now == 1 then
+      -- As it came and as it comes: to read and write numbers would take as long as to count.
+      scores[#scores + 1] = call('ZINCRBY', job.ranks, ARGV[i + 1], ARGV[i])
+    else
+      local score = call('ZINCRBY', job.ranks, exact(tonumber(ARGV[i + 1]) / now), ARGV[i])
+      scores[#scores + 1] = exact(tonumber(score) * now)
+    end
   end
   return scores
 end
