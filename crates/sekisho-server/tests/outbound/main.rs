@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod policies;
+mod scrapy;
 mod sidecar;
 #[path = "../support/mod.rs"]
 mod support;
