@@ -12,11 +12,15 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{Html, IntoResponse as _, Response};
 use sekisho::clock::{Clock as _, SystemClock};
 use sekisho_server::config::Config;
+use sekisho_server::config::env::Environment;
 use sekisho_testkit::poll_until;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::support::TestServer;
+
+/// Every crawler sends it; one of the servers wants it.
+const TOKEN: &str = "a token of the api, at least thirty-two bytes";
 
 /// A site of forty pages, each with links to the next three, that remembers which were asked for.
 struct Site {
@@ -101,6 +105,7 @@ impl Crawler {
         let mut command = Command::new(python);
         // Without this environment: it may name a proxy.
         command.env_clear().env("PYTHONDONTWRITEBYTECODE", "1").env("HOME", folder).current_dir(folder);
+        command.env("SEKISHO_API_TOKEN", TOKEN);
         command.args(arguments).stdout(file.try_clone().unwrap()).stderr(file);
         Self { process: command.spawn().unwrap(), log }
     }
@@ -137,6 +142,10 @@ fn root() -> PathBuf {
 
 /// Ten requests a day, under the example's configuration with its pace cut short.
 fn ten_a_day(folder: &Path) -> TestServer {
+    TestServer::on_its_store(config(folder))
+}
+
+fn config(folder: &Path) -> Config {
     // No day may end while a test runs.
     let hour = SystemClock::start().now().as_secs_ceil() / 3_600 % 24;
     let zone = if hour < 18 { "UTC" } else { "Etc/GMT+12" };
@@ -147,11 +156,14 @@ fn ten_a_day(folder: &Path) -> TestServer {
     assert!(text.contains(pace), "{text}");
     let file = folder.join("sekisho.yaml");
     std::fs::write(&file, text.replace(pace, "interval: [1ms, 5ms]")).unwrap();
-    TestServer::on_its_store(Config::read(&file).unwrap())
+    Config::read(&file).unwrap()
 }
 
 fn budget(server: &TestServer, domain: &str) -> Value {
-    server.get(&format!("/v1/outbound/domains/{domain}")).expect(200)
+    let token = format!("Bearer {TOKEN}");
+    server
+        .send("GET", &format!("/v1/outbound/domains/{domain}"), &[("authorization", &token)], String::new())
+        .expect(200)
 }
 
 /// How often its statistics say that this happened.
@@ -202,7 +214,10 @@ fn two_spiders_share_one_budget() {
 #[test]
 fn a_site_that_wants_to_be_left_alone_is() {
     let folder = tempfile::tempdir().unwrap();
-    let (server, site) = (ten_a_day(folder.path()), Site::patient_for(4));
+    let environment = Environment::from([("SEKISHO_API_TOKEN", TOKEN)]);
+    let server = TestServer::on_its_store(config(folder.path()).with_environment(&environment).unwrap());
+    server.get("/v1/outbound/domains").expect(401);
+    let site = Site::patient_for(4);
     let log = Crawler::spider(folder.path(), "log", &server, &site.url("/0")).ended();
     assert_eq!(site.seen().len(), 5, "the fifth was told to go: {:?}\n{log}", site.seen());
     assert!(counted(&log, "sekisho/domain_cooldown") > 0, "{log}");
