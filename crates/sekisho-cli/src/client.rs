@@ -41,6 +41,11 @@ impl Client {
         Self::waiting(args, Duration::from_secs(60))
     }
 
+    /// For what has to wait for its turn at another server: longer than the server itself does.
+    pub(crate) fn fetching(args: &ServerArgs) -> Self {
+        Self::waiting(args, Duration::from_secs(2 * 3_600))
+    }
+
     fn waiting(args: &ServerArgs, limit: Duration) -> Self {
         let agent = Agent::config_builder().http_status_as_error(false).timeout_global(Some(limit)).build().into();
         let authorization = Environment::of_process().api_token().map(|token| format!("Bearer {token}"));
@@ -118,6 +123,8 @@ impl Client {
         }
         let body: Value = response
             .body_mut()
+            .with_config()
+            .limit(2 * LONGEST)
             .read_json()
             .map_err(|error| Failure::Server(format!("{} answered {status} and no JSON: {error}", self.api)))?;
         match status {

@@ -26,7 +26,7 @@ struct Cli {
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; allowed
-  1  denied (peek); revoked (tokens check); something is wrong (doctor)
+  1  denied (peek); not all fetched (fetch); revoked (tokens check); something is wrong (doctor)
   2  wrong usage, configuration or input
   3  the server cannot be reached, or it failed";
 
@@ -64,6 +64,8 @@ enum Command {
     Domains(commands::domains::DomainsCommand),
     /// Show how high a place is, or what a route climbs
     Elevation(commands::elevation::ElevationArgs),
+    /// Fetch URLs through the server, within budgets, robots.txt and the pace of each domain
+    Fetch(commands::fetch::FetchArgs),
     /// Print the HTTP API as an OpenAPI document
     Openapi,
     /// Print completions for a shell
@@ -125,6 +127,7 @@ fn main() -> std::process::ExitCode {
         Some(Command::Cache(command)) => commands::cache::run(&command),
         Some(Command::Domains(command)) => commands::domains::run(&command),
         Some(Command::Elevation(args)) => commands::elevation::run(&args),
+        Some(Command::Fetch(args)) => commands::fetch::run(&args),
         Some(Command::Openapi) => commands::openapi::run(),
         Some(Command::Completions(args)) => commands::completions::run(&args),
     };

@@ -495,3 +495,63 @@ fn tokens_are_revoked_and_looked_up() {
     let (code, text, _) = tokens(&["not-before", "--everyone", "--time", "1000", "--json"]);
     assert_eq!((code, serde_json::from_str::<Value>(&text).unwrap()), (0, json!({ "not_before": 1_000_000 })));
 }
+
+#[test]
+fn lists_are_fetched_into_a_folder_and_not_twice() {
+    let origin = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = origin.local_addr().unwrap();
+    let paths = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = std::sync::Arc::clone(&paths);
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in origin.incoming().flatten() {
+            let mut head = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let path = head.next().unwrap_or_default().split(' ').nth(1).unwrap_or_default().to_owned();
+            head.for_each(drop);
+            let (status, body) = match path.as_str() {
+                "/robots.txt" => (200, "User-agent: *\nDisallow: /private\n"),
+                "/gone" => (404, ""),
+                _ => (200, "content"),
+            };
+            seen.lock().unwrap().push(path);
+            let length = body.len();
+            let answer = format!("HTTP/1.1 {status} -\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+            let _ = std::io::Write::write_all(&mut stream, answer.as_bytes());
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let config = "outbound: { interval: 0s, allow_addresses: [127.0.0.1/32] }";
+    std::fs::write(path("sekisho.yaml"), config).unwrap();
+    let server = Serving::start(&["--config", &path("sekisho.yaml")], &[]);
+    let fetch = |args: &[&str]| run(&[&["fetch"], args, &["--api", &server.api]].concat());
+
+    let (code, out, err) = fetch(&[&format!("http://{address}/one")]);
+    assert_eq!((code, out.as_str()), (0, "content"), "{err}");
+    let (code, out, err) = fetch(&[&format!("http://{address}/private")]);
+    assert!(code == 1 && out.is_empty() && err.starts_with("robots_disallowed"), "{out}{err}");
+
+    let list =
+        format!("# two good ones\nhttp://{address}/one\n\nhttp://{address}/two\nhttp://{address}/gone\nnothing\n");
+    std::fs::write(path("list"), list).unwrap();
+    let all = ["--file", &path("list"), "--out", &path("out"), "--json"];
+    let (code, out, err) = fetch(&all);
+    let told: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}{err}"));
+    assert_eq!((code, &told["counts"]), (1, &json!({ "fetched": 2, "http_status": 1, "invalid": 1 })), "{told}");
+    let index = std::fs::read_to_string(path("out/fetched.jsonl")).unwrap();
+    for line in index.lines() {
+        let entry: Value = serde_json::from_str(line).unwrap();
+        let body = std::fs::read(path(&format!("out/{}", entry["file"].as_str().unwrap()))).unwrap();
+        assert_eq!(body, b"content", "{entry}");
+    }
+    assert_eq!(std::fs::read_dir(path("out")).unwrap().count(), 3);
+    // Again: only what is missing is asked for.
+    paths.lock().unwrap().clear();
+    let (_, out, _) = fetch(&all);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(told["counts"], json!({ "http_status": 1, "invalid": 1, "there before": 2 }));
+    assert_eq!(*paths.lock().unwrap(), ["/gone"]);
+    let (code, out, err) = fetch(&["--file", &path("list"), "--out", &path("out")]);
+    assert!(code == 1 && out.contains("there before") && err.contains("/gone: http_status"), "{out}{err}");
+    assert_eq!(fetch(&["http://a/", "http://b/"]).0, 2);
+}

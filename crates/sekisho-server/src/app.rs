@@ -8,6 +8,7 @@ use sekisho::backend::Backend;
 use sekisho::gate::Gate;
 use sekisho::limits::Limits;
 use sekisho::outbound::Outbound;
+use sekisho::outbound::fetch::Fetcher;
 use sekisho::sessions::Sessions;
 use sekisho::tokens::Verifier;
 
@@ -16,6 +17,7 @@ use crate::caches::Caches;
 use crate::config::Config;
 use crate::elevation::{Heights, door};
 use crate::envoy::Domain;
+use crate::fetcher;
 use crate::gateway;
 use crate::gateway::pool::Upstreams;
 use crate::metrics::{Metrics, RouteMeter};
@@ -42,6 +44,7 @@ pub(crate) struct App {
     pub(crate) elevation: Option<Arc<Heights>>,
     /// None where nothing goes out.
     pub(crate) outbound: Option<Outbound>,
+    pub(crate) fetcher: Option<Fetcher>,
 }
 
 /// The meters of routes that are known before any request comes.
@@ -113,9 +116,10 @@ impl App {
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
         let elevation = Heights::of(&config, &backend, before.and_then(|before| before.elevation.as_ref()));
         let outbound = open_outbound(&config, &backend, before.and_then(|before| before.outbound.as_ref()));
+        let fetcher = config.outbound.as_ref().zip(outbound.as_ref()).map(|(of, outbound)| fetcher::open(of, outbound));
         let caches = match before {
             Some(before) => Arc::clone(&before.caches),
-            None => Arc::new(Caches::open(&config.caches, &backend, &metrics)?),
+            None => Arc::new(Caches::open(&config.caches, &backend, outbound.as_ref(), &metrics)?),
         };
         Ok(Arc::new(Self {
             gate,
@@ -130,6 +134,7 @@ impl App {
             caches,
             elevation,
             outbound,
+            fetcher,
         }))
     }
 

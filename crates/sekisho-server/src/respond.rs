@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::cache::Unanswered;
 use sekisho::limits::Ending;
+use sekisho::outbound::Denied;
 use sekisho::{Error, Invalid, http};
 use serde::Serialize;
 
@@ -182,6 +183,17 @@ impl Problem {
     pub(crate) fn no_elevation() -> Self {
         let detail = "heights are not served here: the configuration has no `elevation`";
         Self::new(StatusCode::NOT_FOUND, "about:blank", "Not Found", detail)
+    }
+
+    /// The policy of the upstream's domain does not let it be asked now.
+    pub(crate) fn not_asked(denied: &Denied) -> Self {
+        let detail = format!("the server behind this gateway is not asked now: {}", denied.reason.as_str());
+        let kind = "urn:sekisho:problem:upstream-not-asked";
+        let problem = http::Problem::new(StatusCode::SERVICE_UNAVAILABLE, kind, "The upstream is not asked", detail);
+        match denied.retry_at.map(|at| http::retry_after_seconds(at.since(denied.at))) {
+            Some(seconds) => Self(problem.with_header(RETRY_AFTER, HeaderValue::from(seconds))),
+            None => Self(problem),
+        }
     }
 
     pub(crate) fn no_outbound() -> Self {

@@ -10,6 +10,7 @@ pub(crate) mod domains;
 pub(crate) mod elevation;
 mod envoy_rules;
 pub(crate) mod explain;
+pub(crate) mod fetch;
 mod figures;
 pub(crate) mod import_envoy;
 pub(crate) mod openapi;

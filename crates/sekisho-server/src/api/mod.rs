@@ -6,6 +6,7 @@ mod caches;
 mod decide;
 mod elevation;
 mod end;
+mod fetch;
 mod oauth;
 mod object;
 mod operate;

@@ -1,6 +1,7 @@
 //! The caches of the configuration: what each is made of, and what is counted of it.
 
 mod form;
+mod governed;
 mod meters;
 mod sql;
 
@@ -18,6 +19,7 @@ use sekisho::cache::{
     Answer, Cache, Fetched, HttpClient, HttpOrigin, HttpTerms, Kept, Key, Origin, RedisStore, RedisTerms, SharedStore,
     Tiers, Unanswered,
 };
+use sekisho::outbound::Outbound;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -26,6 +28,7 @@ use crate::config::{CacheConfig, OriginConfig};
 use crate::metrics::Metrics;
 use crate::start::StartError;
 pub(crate) use form::Content;
+use governed::Governed;
 use meters::Meters;
 pub(crate) use meters::tier_name;
 pub use sql::Statement;
@@ -51,11 +54,16 @@ pub(crate) struct Named {
 }
 
 impl Caches {
-    pub(crate) fn open(configs: &[CacheConfig], backend: &Backend, metrics: &Metrics) -> Result<Self, StartError> {
+    pub(crate) fn open(
+        configs: &[CacheConfig],
+        backend: &Backend,
+        outbound: Option<&Outbound>,
+        metrics: &Metrics,
+    ) -> Result<Self, StartError> {
         // Connections to origins are shared by all of them.
         let client = HttpClient::new(HttpTerms::default());
         let named = |config: &CacheConfig| {
-            let opened = Named::open(config, backend, &client, metrics);
+            let opened = Named::open(config, (backend, outbound), &client, metrics);
             let unusable = |reason| StartError::Cache { name: config.name.clone(), reason };
             Ok((config.name.clone(), opened.map_err(unusable)?))
         };
@@ -90,7 +98,12 @@ impl Caches {
 }
 
 impl Named {
-    fn open(config: &CacheConfig, backend: &Backend, client: &HttpClient, metrics: &Metrics) -> Result<Self, String> {
+    fn open(
+        config: &CacheConfig,
+        (backend, outbound): (&Backend, Option<&Outbound>),
+        client: &HttpClient,
+        metrics: &Metrics,
+    ) -> Result<Self, String> {
         let invalid = |invalid: sekisho::Invalid| invalid.to_string();
         let shared: Option<Arc<dyn SharedStore>> = match backend.caches.get(&config.name) {
             None => None,
@@ -115,7 +128,7 @@ impl Named {
         };
         let origin = match &sql {
             Some(sql) => Some(Arc::clone(sql) as Arc<dyn Origin>),
-            None => origin(config, client)?,
+            None => origin(config, client, outbound)?,
         };
         let tiers = Tiers { shared, origin, refresh: refresh(config, backend)? };
         let form = Content::new(config.shape);
@@ -156,10 +169,14 @@ fn refresh(config: &CacheConfig, backend: &Backend) -> Result<Option<Refresh>, S
     Ok(Some(Refresh { terms: refresh.terms, store }))
 }
 
-fn origin(config: &CacheConfig, client: &HttpClient) -> Result<Option<Arc<dyn Origin>>, String> {
-    let (url, redirects, secret) = match &config.origin {
+fn origin(
+    config: &CacheConfig,
+    client: &HttpClient,
+    outbound: Option<&Outbound>,
+) -> Result<Option<Arc<dyn Origin>>, String> {
+    let (url, redirects, secret, is_governed) = match &config.origin {
         OriginConfig::None | OriginConfig::Sql(_) => return Ok(None),
-        OriginConfig::Http { url, redirects, secret } => (url, redirects, secret),
+        OriginConfig::Http { url, redirects, secret, outbound } => (url, redirects, secret, outbound),
     };
     if url.is_https() {
         client.check_tls()?;
@@ -173,5 +190,9 @@ fn origin(config: &CacheConfig, client: &HttpClient) -> Result<Option<Arc<dyn Or
         let value = value.map_err(|_| format!("the environment variable {variable} holds what no header may hold"))?;
         origin = origin.with_header(secret.header.clone(), value);
     }
-    Ok(Some(Arc::new(origin)))
+    if !is_governed {
+        return Ok(Some(Arc::new(origin)));
+    }
+    let outbound = outbound.ok_or("its origin says `outbound: true`, and there is no `outbound`")?.clone();
+    Ok(Some(Arc::new(Governed { origin, outbound })))
 }

@@ -59,6 +59,8 @@ pub enum OriginConfig {
         url: UrlTemplate,
         redirects: usize,
         secret: Option<SecretHeader>,
+        /// Whether its domain's policy applies; then no redirect is followed, since each would be a request of its own.
+        outbound: bool,
     },
     Sql(SqlConfig),
 }
@@ -316,6 +318,7 @@ fn read_origin(reader: &mut Reader, node: &Node, key: &KeyPattern, terms: &mut T
     let redirects = fields.peek("redirects").and_then(|node| reader.whole(node, "redirects", 0, 10));
     let redirects = redirects.and_then(|count| usize::try_from(count).ok()).unwrap_or(HttpTerms::default().redirects);
     let secret = fields.peek("secret").and_then(|node| forward::read_secret(reader, node));
+    let outbound = fields.peek("outbound").and_then(|node| reader.flag(node, "outbound")).unwrap_or(false);
     let sql = read_sql(reader, &fields, key);
     match (fields.peek("http"), fields.peek("database")) {
         (Some(node), None) => {
@@ -323,10 +326,14 @@ fn read_origin(reader: &mut Reader, node: &Node, key: &KeyPattern, terms: &mut T
             for name in ["sql", "update"].into_iter().filter(|name| fields.peek(name).is_some()) {
                 reader.complain(fields.at(name), format!("`{name}` goes with `database`"));
             }
-            Some(OriginConfig::Http { url, redirects, secret })
+            if outbound && fields.peek("redirects").is_some() {
+                reader.complain(fields.at("redirects"), "`redirects` are not followed with `outbound: true`");
+            }
+            let redirects = if outbound { 0 } else { redirects };
+            Some(OriginConfig::Http { url, redirects, secret, outbound })
         }
         (None, Some(_)) => {
-            for name in ["secret", "redirects"].into_iter().filter(|name| fields.peek(name).is_some()) {
+            for name in ["secret", "redirects", "outbound"].into_iter().filter(|name| fields.peek(name).is_some()) {
                 reader.complain(fields.at(name), format!("`{name}` goes with `http`"));
             }
             sql.map(OriginConfig::Sql)

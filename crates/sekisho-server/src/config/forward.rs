@@ -26,6 +26,8 @@ pub struct Forward {
     pub secret: Option<SecretHeader>,
     /// Whether the upstream sees the credential that was checked here.
     pub forward_credentials: bool,
+    /// Whether the policy of the upstream's domain applies.
+    pub outbound: bool,
 }
 
 /// A server and the path that is put before a request's own.
@@ -105,7 +107,11 @@ pub(super) fn read(
         Some(node) => reader.flag(node, "forward_credentials")?,
         None => false,
     };
-    Some(Forward { upstream: upstream?, timeout, release_on, settle_from, secret, forward_credentials })
+    let outbound = match fields.peek("outbound") {
+        Some(node) => reader.flag(node, "outbound")?,
+        None => false,
+    };
+    Some(Forward { upstream: upstream?, timeout, release_on, settle_from, secret, forward_credentials, outbound })
 }
 
 fn parse_upstream(text: &str) -> Result<Upstream, String> {

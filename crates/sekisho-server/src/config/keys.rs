@@ -439,6 +439,8 @@ pub(super) static ROUTES: Section = Section {
             "whether the upstream sees the credential that was checked here, `Authorization`. It sees who it is in any case, in `X-Sekisho-User`",
         )
         .or(Fallback::Flag(false)),
+        key("outbound", Kind::Flag, "whether the policy of the upstream's domain in `outbound` applies: its budget, pace and cooldown. What it denies is answered with 503")
+            .or(Fallback::Flag(false)),
         key("secret", Kind::One(&SECRET), "a credential for the upstream. Without its value the route answers 503"),
     ],
     either: &["respond", "upstream"],

@@ -359,6 +359,19 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
     if let Some(node) = fields.take("outbound") {
         config.outbound = outbound::read(reader, node, &config.store);
     }
+    if config.outbound.is_none() {
+        for route in config.routes.iter().filter(|route| matches!(&route.action, Action::Forward(to) if to.outbound)) {
+            let message = format!("the route {} says `outbound: true`, and there is no `outbound`", route.path);
+            reader.complain(root.at, message);
+        }
+    }
+    let reserved = config.policies.iter().any(|policy| policy.policy.name() == "outbound");
+    if config.outbound.is_some() && reserved {
+        reader.complain(
+            root.at,
+            "a policy may not be called `outbound` where there is an `outbound`: its counts would mix",
+        );
+    }
     Some(config)
 }
 

@@ -117,7 +117,7 @@ fn read(
 fn read_action(reader: &mut Reader, fields: &Fields<'_>, policy: &PolicyConfig, methods: &[Method]) -> Option<Action> {
     match (fields.peek("respond"), fields.peek("upstream")) {
         (Some(respond), None) => {
-            for name in ["timeout", "release_on", "settle_from", "secret", "forward_credentials"] {
+            for name in ["timeout", "release_on", "settle_from", "secret", "forward_credentials", "outbound"] {
                 if let Some(node) = fields.peek(name) {
                     reader.complain(
                         node.at,

@@ -14,7 +14,9 @@ use axum::response::IntoResponse as _;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use sekisho::http::fields;
 use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
+use sekisho::outbound::Outcome;
 use tokio::time::Instant;
+use url::Url;
 
 use super::headers::{self, From};
 use super::pool::{Link, NoAnswer, Pool};
@@ -24,6 +26,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::config::{Forward, Upstream};
 use crate::facts::Peer;
+use crate::outgoing::Outgoing;
 use crate::quiet::quietly;
 use crate::respond::Problem;
 
@@ -54,9 +57,26 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
         Ok(outbound) => outbound,
         Err(problem) => return failed(problem, admission.decision()),
     };
+    let outgoing = match go_out(&errand, request.uri()).await {
+        Ok(outgoing) => outgoing,
+        Err(problem) => {
+            let response = failed(problem, admission.decision());
+            end(admission, true).await;
+            return response;
+        }
+    };
     admission.sent();
     let upstream = &to.upstream.authority;
-    let (problem, releases) = match pool.send(request, &upload, to.timeout).await {
+    let sent = pool.send(request, &upload, to.timeout).await;
+    if let Some(outgoing) = outgoing {
+        let outcome = match &sent {
+            Ok((answer, _)) => outgoing.answered(answer.status().as_u16(), answer.headers()),
+            Err(NoAnswer::Connect(_)) => Outcome::NotSent,
+            Err(_) => Outcome::NoAnswer,
+        };
+        outgoing.end(outcome).await;
+    }
+    let (problem, releases) = match sent {
         Ok((answer, link)) if !answer.status().is_informational() => {
             return pass_on(errand, pool, answer, link, &upload, admission).await;
         }
@@ -85,6 +105,19 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
     let response = failed(problem, admission.decision());
     end(admission, releases).await;
     response
+}
+
+/// The upstream's turn, where the policy of its domain applies.
+async fn go_out(errand: &Errand<'_>, target: &Uri) -> Result<Option<Outgoing>, Problem> {
+    let Upstream { scheme, authority, .. } = &errand.to.upstream;
+    let Some(outbound) = errand.app.outbound.as_ref().filter(|_| errand.to.outbound) else { return Ok(None) };
+    let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
+    let url = Url::parse(&format!("{scheme}://{authority}{path}")).map_err(|_| Problem::bad_gateway())?;
+    match Outgoing::begin(outbound, &url).await {
+        Ok(Ok(outgoing)) => Ok(Some(outgoing)),
+        Ok(Err(denied)) => Err(Problem::not_asked(&denied)),
+        Err(error) => Err(errand.app.problem(&error)),
+    }
 }
 
 /// Hands an answer to the client, and with its body what was reserved.

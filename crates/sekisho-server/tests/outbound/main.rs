@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod fetch;
 mod policies;
 mod scrapy;
 mod sidecar;

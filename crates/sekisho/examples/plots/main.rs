@@ -5,6 +5,7 @@
 
 mod load;
 mod memory;
+mod pacing;
 mod scenes;
 mod svg;
 
@@ -20,5 +21,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let played = load::play(scene).await?;
         std::fs::write(folder.join(format!("{}.svg", scene.name)), svg::picture(scene, &played))?;
     }
+    std::fs::write(folder.join("pacing.svg"), pacing::picture().await?)?;
     memory::print(&scenes, std::io::stdout().lock())
 }

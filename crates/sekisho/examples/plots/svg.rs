@@ -26,9 +26,10 @@ svg{font:12px system-ui,sans-serif}\
 .count{fill:none;stroke:#0969da;stroke-width:2}\
 .limit{stroke:#bc4c00;stroke-width:1.5;stroke-dasharray:6 4}.bound{stroke:#8250df;stroke-width:1.5;stroke-dasharray:2 4}\
 .closed{fill:#bc4c00;fill-opacity:.12}.limit-text{fill:#bc4c00}.bound-text{fill:#8250df}\
+.blue{fill:#0969da}.violet{fill:#8250df}.orange{fill:#bc4c00}.band{fill-opacity:.3}\
 @media(prefers-color-scheme:dark){.paper{fill:#0d1117}.ink{fill:#f0f6fc}.soft{fill:#9198a1}\
 .admitted{fill:#4493f8}.count{stroke:#4493f8}.limit{stroke:#f0883e}.bound{stroke:#ab7df8}.closed{fill:#f0883e}\
-.limit-text{fill:#f0883e}.bound-text{fill:#ab7df8}}";
+.limit-text{fill:#f0883e}.bound-text{fill:#ab7df8}.blue{fill:#4493f8}.violet{fill:#ab7df8}.orange{fill:#f0883e}}";
 
 pub(crate) fn picture(scene: &Scene, played: &Played) -> String {
     let mut svg = Svg::new(scene.title);
@@ -137,10 +138,10 @@ fn x(at: u64) -> f64 {
     LEFT as f64 + (at * (WIDTH - LEFT - RIGHT)) as f64 / SPAN as f64
 }
 
-struct Svg(String);
+pub(crate) struct Svg(String);
 
 impl Svg {
-    fn new(title: &str) -> Self {
+    pub(crate) fn new(title: &str) -> Self {
         let mut svg = Self(String::new());
         svg.add(format_args!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">"
@@ -151,27 +152,27 @@ impl Svg {
         svg
     }
 
-    fn rect(&mut self, class: &str, x: f64, y: impl Into<f64>, width: f64, height: f64) {
+    pub(crate) fn rect(&mut self, class: &str, x: f64, y: impl Into<f64>, width: f64, height: f64) {
         let y: f64 = y.into();
         self.add(format_args!(
             "<rect class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
         ));
     }
 
-    fn line(&mut self, class: &str, x1: f64, y1: f64, x2: f64, y2: f64) {
+    pub(crate) fn line(&mut self, class: &str, x1: f64, y1: f64, x2: f64, y2: f64) {
         self.add(format_args!("<line class=\"{class}\" x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\"/>"));
     }
 
-    fn path(&mut self, class: &str, d: &str) {
+    pub(crate) fn path(&mut self, class: &str, d: &str) {
         self.add(format_args!("<path class=\"{class}\" d=\"{d}\"/>"));
     }
 
     /// `text` is ours and holds nothing that XML would read.
-    fn text(&mut self, class: &str, x: u64, y: u64, anchor: &str, text: &str) {
+    pub(crate) fn text(&mut self, class: &str, x: u64, y: u64, anchor: &str, text: &str) {
         self.add(format_args!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>"));
     }
 
-    fn finish(mut self) -> String {
+    pub(crate) fn finish(mut self) -> String {
         self.add(format_args!("</svg>"));
         self.0
     }

@@ -9,6 +9,7 @@ mod budgets;
 mod cooldowns;
 mod days;
 mod fetch;
+mod processes;
 mod seed;
 
 use std::sync::Arc;

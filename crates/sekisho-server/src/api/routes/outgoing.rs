@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::json;
 
+use super::super::fetch::{self, FetchBody, FetchedView};
 use super::super::outbound::{
     self, AcquireBody, AcquiredView, DomainView, DomainsView, ExplainQuery, ExplainView, ListQuery, SettleBody,
     SettledView,
@@ -40,6 +41,13 @@ pub(super) fn routes() -> Vec<Route> {
             operation("explainDomain", "Whom a URL is charged to, by which rules, and what is left")
                 .queries::<ExplainQuery>()
                 .answers(ok("The rules and the budget.").json::<ExplainView>()),
+        ),
+        Route::post(
+            "/v1/fetch",
+            fetch::fetch,
+            operation("fetch", "Fetches a URL, politely: budgets, robots.txt, redirects and retries are seen to")
+                .asks::<FetchBody>(json!({ "url": "https://example.com/page", "wait": true }))
+                .answers(ok("Also where it was not allowed, or nobody answered.").json::<FetchedView>()),
         ),
         Route::get(
             "/v1/outbound/domains",

@@ -42,11 +42,18 @@ impl HttpOrigin {
     }
 }
 
+impl HttpOrigin {
+    /// What is asked for a key.
+    pub fn url(&self, key: &Key) -> Result<::url::Url, Failure> {
+        let parts = self.pattern.parts(key).ok_or_else(|| Failure::new("the key is none of this cache"))?;
+        self.url.render(&parts).map_err(|invalid| Failure::new(invalid.to_string()))
+    }
+}
+
 impl Origin for HttpOrigin {
     fn fetch<'a>(&'a self, key: &'a Key, known: &'a Validators) -> OriginFuture<'a> {
         Box::pin(async move {
-            let parts = self.pattern.parts(key).ok_or_else(|| Failure::new("the key is none of this cache"))?;
-            let url = self.url.render(&parts).map_err(|invalid| Failure::new(invalid.to_string()))?;
+            let url = self.url(key)?;
             self.client.fetch(&url, &self.headers, known).await
         })
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
-    CACHE_CONTROL, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH, LAST_MODIFIED,
+    CACHE_CONTROL, CONTENT_LENGTH, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+    LAST_MODIFIED, SET_COOKIE,
 };
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -66,10 +67,11 @@ impl Weighter<Box<str>, Arc<Page>> for Weight {
     }
 }
 
-/// Whether there is any use in keeping it, and the server allows it.
+/// Whether there is any use in keeping it, and the server allows it. A cookie is for whoever was answered, and for nobody
+/// after them.
 pub(super) fn is_worth_keeping(status: u16, headers: &HeaderMap) -> bool {
     let says = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.to_ascii_lowercase().contains("no-store"));
-    let is_forbidden = headers.get_all(CACHE_CONTROL).iter().any(says);
+    let is_forbidden = headers.contains_key(SET_COOKIE) || headers.get_all(CACHE_CONTROL).iter().any(says);
     status == 200 && !is_forbidden && (headers.contains_key(ETAG) || headers.contains_key(LAST_MODIFIED))
 }
 
@@ -82,7 +84,7 @@ pub(super) fn conditions(page: &Page) -> impl Iterator<Item = (HeaderName, Heade
 /// The page with what a 304 says anew.
 pub(super) fn renewed(page: &Page, headers: &HeaderMap) -> Page {
     let mut renewed = page.clone();
-    for (name, value) in headers.iter().filter(|(name, _)| *name != http::header::CONTENT_LENGTH) {
+    for (name, value) in headers.iter().filter(|(name, _)| ![CONTENT_LENGTH, SET_COOKIE].contains(name)) {
         renewed.headers.insert(name.clone(), value.clone());
     }
     renewed

@@ -140,13 +140,15 @@ async fn a_credential_reaches_no_other_origin_and_no_cache() {
 async fn what_may_not_be_stored_is_not_kept() {
     let origin = Origin::start(|asked| match asked.path.as_str() {
         "/robots.txt" => status(404),
+        "/cookie" => ([("etag", "\"one\""), ("set-cookie", "id=secret")], "page").into_response(),
         _ => ([("etag", "\"one\""), ("cache-control", "private, No-Store")], "secret").into_response(),
     })
     .await;
     let parts = FetchParts { pages: Some(Arc::new(MemoryPages::new(1 << 20))), ..FetchParts::default() };
     let crawl = Crawl::under(free(), terms(), parts);
-    for _ in 0..2 {
-        assert!(crawl.wait_for(&origin.url("a.test", "/")).await.ok);
+    for path in ["/", "/", "/cookie", "/cookie"] {
+        assert!(crawl.wait_for(&origin.url("a.test", path)).await.ok);
     }
+    assert_eq!(origin.asked().len(), 5);
     assert!(origin.asked().iter().all(|asked| !asked.headers.contains_key("if-none-match")));
 }

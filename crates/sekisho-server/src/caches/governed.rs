@@ -1,0 +1,40 @@
+//! An origin that is asked only when its domain's policy allows it.
+
+use sekisho::cache::{Failure, HttpOrigin, Key, Origin, OriginFuture, Reply, Validators};
+use sekisho::outbound::{Outbound, Outcome};
+
+use crate::outgoing::Outgoing;
+
+#[derive(Debug)]
+pub(crate) struct Governed {
+    pub(crate) origin: HttpOrigin,
+    pub(crate) outbound: Outbound,
+}
+
+impl Origin for Governed {
+    fn fetch<'a>(&'a self, key: &'a Key, known: &'a Validators) -> OriginFuture<'a> {
+        Box::pin(async move {
+            let url = self.origin.url(key)?;
+            let begun = Outgoing::begin(&self.outbound, &url).await;
+            let outgoing = match begun.map_err(|error| Failure::new(error.to_string()))? {
+                Ok(outgoing) => outgoing,
+                Err(denied) => {
+                    let reason = format!("{} is not asked: {}", url.host_str().unwrap_or(""), denied.reason.as_str());
+                    let retry_after = denied.retry_at.map(|at| at.since(denied.at));
+                    return Err(Failure { reason, retry_after });
+                }
+            };
+            let reply = self.origin.fetch(key, known).await;
+            let answered = |status| Outcome::Answered { status, page: false, not_before: None };
+            let outcome = match &reply {
+                Ok(Reply::Fetched(_)) => answered(200),
+                Ok(Reply::NotModified) => answered(304),
+                Ok(Reply::Missing) => answered(404),
+                Err(Failure { retry_after: Some(wait), .. }) => outgoing.refused_for(*wait),
+                Err(_) => Outcome::NoAnswer,
+            };
+            outgoing.end(outcome).await;
+            reply
+        })
+    }
+}

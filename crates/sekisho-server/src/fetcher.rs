@@ -1,0 +1,27 @@
+//! The fetcher of a configuration.
+
+use std::sync::Arc;
+
+use sekisho::outbound::Outbound;
+use sekisho::outbound::fetch::{FetchParts, FetchTerms, Fetcher, Guard, MemoryPages};
+
+use crate::config::OutboundConfig;
+
+/// Kept for conditional requests, of all pages together.
+const KEPT: u64 = 64 << 20;
+
+pub(crate) fn open(config: &OutboundConfig, outbound: &Outbound) -> Fetcher {
+    let max_bytes = config.max_bytes as u64;
+    let terms = FetchTerms {
+        agent: config.user_agent.clone(),
+        max_wait: config.settings.max_wait,
+        timeout: config.timeout,
+        idle: config.timeout,
+        max_bytes,
+        max_file_bytes: max_bytes,
+        ..FetchTerms::default()
+    };
+    let guard = Guard::allowing(config.allow_addresses.iter().copied());
+    let parts = FetchParts { guard, pages: Some(Arc::new(MemoryPages::new(KEPT))), ..FetchParts::default() };
+    Fetcher::new(outbound.clone(), terms, parts).expect("the configuration has checked who we say we are")
+}

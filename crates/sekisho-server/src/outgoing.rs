@@ -1,0 +1,79 @@
+//! A request of ours that goes out under its domain's policy, from its turn to its end.
+
+use std::time::Duration;
+
+use axum::http::HeaderMap;
+use axum::http::header::RETRY_AFTER;
+use sekisho::Error;
+use sekisho::clock::Timestamp;
+use sekisho::outbound::{Acquired, Denied, Kind, Outbound, Outcome, Permit, not_before};
+use url::Url;
+
+/// Admitted, and its turn has come. Dropped without an end it was sent, and nobody knows what became of it.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    outbound: Outbound,
+    permit: Option<Permit>,
+    /// The store's time when it was admitted.
+    at: Timestamp,
+}
+
+impl Outgoing {
+    /// Waits for its turn, for at most the policy's `max_wait`.
+    pub(crate) async fn begin(outbound: &Outbound, url: &Url) -> Result<Result<Self, Denied>, Error> {
+        let admitted = match outbound.acquire(url, Kind::Request).await? {
+            Acquired::Admitted(admitted) => admitted,
+            Acquired::Denied(denied) => return Ok(Err(denied)),
+        };
+        let wait = admitted.wait_until.map_or(Duration::ZERO, |turn| turn.since(admitted.at));
+        let mut outgoing = Self { outbound: outbound.clone(), permit: Some(admitted.permit), at: admitted.at + wait };
+        if !wait.is_zero() {
+            // Whoever leaves while it waits has sent nothing.
+            let waiting = Waiting(&mut outgoing);
+            tokio::time::sleep(wait).await;
+            std::mem::forget(waiting);
+        }
+        Ok(Ok(outgoing))
+    }
+
+    /// What an answer means for its domain.
+    pub(crate) fn answered(&self, status: u16, headers: &HeaderMap) -> Outcome {
+        let said = headers.get(RETRY_AFTER).and_then(|said| said.to_str().ok()).filter(|_| matches!(status, 429 | 503));
+        Outcome::Answered { status, page: false, not_before: said.and_then(|said| not_before(said, self.at)) }
+    }
+
+    /// The same, where the answer said how long to wait.
+    pub(crate) fn refused_for(&self, wait: Duration) -> Outcome {
+        Outcome::Answered { status: 503, page: false, not_before: Some(self.at + wait) }
+    }
+
+    /// A store that does not answer keeps nobody: the lease ends it.
+    pub(crate) async fn end(mut self, outcome: Outcome) {
+        let Some(permit) = self.permit.clone() else { return };
+        if let Err(error) = self.outbound.settle(&permit, outcome).await {
+            tracing::debug!(%error, "a request that went out could not be settled");
+        }
+        self.permit = None;
+    }
+
+    fn end_later(&mut self, outcome: Outcome) {
+        let (Some(permit), Ok(runtime)) = (self.permit.take(), tokio::runtime::Handle::try_current()) else { return };
+        let outbound = self.outbound.clone();
+        drop(runtime.spawn(async move { outbound.settle(&permit, outcome).await }));
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.end_later(Outcome::NoAnswer);
+    }
+}
+
+/// Gives the turn back when it is dropped.
+struct Waiting<'a>(&'a mut Outgoing);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.end_later(Outcome::NotSent);
+    }
+}

@@ -1,0 +1,92 @@
+//! `POST /v1/fetch`
+
+use serde_json::{Value, json};
+
+use super::support::TestServer;
+use super::support::origin::Origin;
+use super::support::upstream::Upstream;
+
+/// Only 127.0.0.1 is let through.
+fn server() -> TestServer {
+    TestServer::start("outbound: { interval: 0s, allow_addresses: [127.0.0.1/32], user_agent: \"test-bot/1.0\" }")
+}
+
+fn fetch(server: &TestServer, url: &str) -> Value {
+    server.post("/v1/fetch", json!({ "url": url, "wait": true })).expect(200)
+}
+
+fn spent(server: &TestServer, domain: &str) -> (Value, Value) {
+    let budget = server.get(&format!("/v1/outbound/domains/{domain}")).expect(200);
+    (budget["requests_today"].clone(), budget["pages_today"].clone())
+}
+
+#[test]
+fn a_page_is_fetched_and_charged() {
+    let (server, origin) = (server(), Upstream::start());
+    let url = format!("http://{}/page?cookie=a", origin.address);
+    let fetched = fetch(&server, &url);
+    let expected = json!({
+        "ok": true, "status": 200, "reason": null, "detail": null, "from_cache": false, "final_url": url, "body": "echo",
+        "body_encoding": "text", "retry_at": null, "robots": "rules", "headers": fetched["headers"],
+    });
+    assert_eq!(fetched, expected);
+    assert_eq!(fetched["headers"]["set-cookie"], "a");
+    let data = format!("http://{}/data", origin.address);
+    let asked = json!({ "url": data, "wait": true, "page": false, "headers": { "x-key": "k" } });
+    assert_eq!(server.post("/v1/fetch", asked).expect(200)["ok"], true);
+    let seen = origin.seen();
+    let paths: Vec<_> = seen.iter().map(|request| request["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["/robots.txt", "/page?cookie=a", "/data"]);
+    assert!(seen.iter().all(|request| request["headers"]["user-agent"] == "test-bot/1.0"));
+    assert_eq!((&seen[1]["headers"]["x-key"], &seen[2]["headers"]["x-key"]), (&Value::Null, &json!("k")));
+    assert_eq!(spent(&server, "127.0.0.1"), (json!(3), json!(1)));
+}
+
+#[test]
+fn what_is_no_text_comes_in_base64() {
+    let server = server();
+    let origin = Origin::saying(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n\x00\xff\x01");
+    let fetched = fetch(&server, &format!("http://{}/", origin.address));
+    assert_eq!((&fetched["body"], &fetched["body_encoding"]), (&json!("AP8B"), &json!("base64")));
+}
+
+#[test]
+fn what_is_not_fetched_says_why_with_200() {
+    let (server, origin) = (server(), Upstream::start());
+    for (url, reason, status) in [
+        (format!("http://{}/status/404", origin.address), "http_status", json!(404)),
+        ("http://127.0.0.2/".to_owned(), "address_refused", Value::Null),
+        ("http://2852039166/latest/meta-data/".to_owned(), "address_refused", Value::Null),
+        ("http://[::ffff:10.0.0.1]/".to_owned(), "address_refused", Value::Null),
+        // Nobody listens there.
+        ("http://127.0.0.1:1/".to_owned(), "unreachable", Value::Null),
+    ] {
+        let fetched = fetch(&server, &url);
+        let found = (&fetched["ok"], &fetched["reason"], &fetched["status"]);
+        assert_eq!(found, (&json!(false), &json!(reason), &status), "{url}: {fetched}");
+        assert!(fetched["detail"].is_string(), "{fetched}");
+    }
+    // robots.txt and the page that is not there.
+    assert_eq!(spent(&server, "127.0.0.1"), (json!(2), json!(0)));
+}
+
+#[test]
+fn bad_input_is_refused_and_charges_nothing() {
+    let server = server();
+    let long = format!("http://127.0.0.1/{}", "x".repeat(20_000));
+    for (asked, field) in [
+        (json!({ "url": "nothing" }), "url"),
+        (json!({ "url": "ftp://127.0.0.1/" }), "url"),
+        (json!({ "url": "file:///etc/passwd" }), "url"),
+        (json!({ "url": "http://user:s3cret@127.0.0.1/" }), "url"),
+        (json!({ "url": long }), "url"),
+        (json!({ "url": "http://127.0.0.1/", "headers": { "host": "s3cret" } }), "headers.host"),
+        (json!({ "url": "http://127.0.0.1/", "headers": { "x-a": "s3cret\r\nb: c" } }), "headers.x-a"),
+    ] {
+        let refused = server.post("/v1/fetch", asked);
+        assert_eq!(refused.status, 400, "{}", refused.text);
+        assert!(refused.text.contains(field) && !refused.text.contains("s3cret"), "{}", refused.text);
+    }
+    assert_eq!(spent(&server, "127.0.0.1"), (json!(0), json!(0)));
+    assert_eq!(TestServer::start("{}").post("/v1/fetch", json!({ "url": "http://127.0.0.1/" })).status, 404);
+}
