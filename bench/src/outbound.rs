@@ -1,5 +1,7 @@
 //! Budgets of outbound calls: a domain's policy of six rules, in memory and in a durable file.
 
+mod governed;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +18,14 @@ use crate::measure::{Contender, median, rounds, row};
 
 type Part = (&'static str, fn() -> anyhow::Result<()>);
 
-const PARTS: [Part; 3] = [("durable", durable), ("memory", memory), ("known", known)];
+const PARTS: [Part; 6] = [
+    ("durable", durable),
+    ("memory", memory),
+    ("known", known),
+    ("acquire", governed::acquire),
+    ("redis", governed::redis),
+    ("lookup", governed::lookup),
+];
 const DOMAINS: usize = 100_000;
 const KNOWN: usize = 1_000_000;
 const ROUNDS: usize = 7;
@@ -28,9 +37,9 @@ pub(crate) fn run(which: &[&str]) -> anyhow::Result<()> {
         ["know", store] => know(store),
         [name] => match PARTS.iter().find(|(known, _)| known == name) {
             Some((_, part)) => part(),
-            None => anyhow::bail!("no part `{name}`: durable, memory, known"),
+            None => anyhow::bail!("no part `{name}`: durable, memory, known, acquire, redis, lookup"),
         },
-        _ => anyhow::bail!("usage: cargo xtask bench outbound [durable|memory|known]"),
+        _ => anyhow::bail!("usage: cargo xtask bench outbound [durable|memory|known|acquire|redis|lookup]"),
     }
 }
 

@@ -74,7 +74,7 @@ fn heights_and_profiles_are_shown_and_drawn() {
     assert!((metres - 400.0).abs() < 0.011, "{out}");
     assert_eq!(with(&["-35.3", "-138.2"]), (0, "no height is known there\n".to_owned(), String::new()));
     let (code, _, err) = with(&["135.3", "138.2"]);
-    assert!(code == 2 && err.contains("latitude is 135.3"), "{err}");
+    assert!(code == 2 && err.contains("lat is 135.3"), "{err}");
 
     let gpx = r#"<gpx><trk><name>East &amp; up</name><trkseg><trkpt lat="35.3" lon="138.2"/><trkpt lat="35.3" lon="138.24"/></trkseg></trk></gpx>"#;
     std::fs::write(file("east.gpx"), gpx).unwrap();

@@ -115,7 +115,8 @@ impl App {
         let meters = DoorMeters::new(&metrics, &config);
         let sessions = Sessions::new(Arc::clone(&backend.sessions), Arc::clone(&backend.clock), config.sessions.terms);
         let elevation = Heights::of(&config, &backend, &metrics, before.and_then(|before| before.elevation.as_ref()));
-        let outbound = open_outbound(&config, &backend, before.and_then(|before| before.outbound.as_ref()));
+        let before_outbound = before.and_then(|before| before.outbound.as_ref());
+        let outbound = metrics.collect(|| open_outbound(&config, &backend, before_outbound));
         let fetcher = config.outbound.as_ref().zip(outbound.as_ref()).map(|(of, outbound)| fetcher::open(of, outbound));
         let caches = match before {
             Some(before) => Arc::clone(&before.caches),

@@ -70,7 +70,7 @@ pub(super) struct SettleBody {
     status: Status,
     /// Whether it was a page after all; as it was acquired if left out.
     page: Option<bool>,
-    /// The answer's `Retry-After`, as it is: seconds or a date.
+    /// The answer's `Retry-After`, as it is: seconds or a date. It counts with 429, 503 and 3xx; what cannot be read does not.
     #[schemars(with = "Option<words::RetryAfterText>")]
     retry_after: Option<RetryAfterText>,
 }
@@ -167,23 +167,19 @@ pub(super) async fn settle(
 
 /// What was said of a request, as the engine takes it.
 fn settled(body: &SettleBody, now: Timestamp) -> Result<(Permit, Outcome), Invalid> {
-    let not_before = match &body.retry_after {
+    // It is another server's header: what cannot be read in it is as if it were not there.
+    let asked_for = |status: u64| match &body.retry_after {
+        _ if !matches!(status, 300..=399 | 429 | 503) => None,
         None => None,
-        Some(said) => {
-            let until = match said {
-                RetryAfterText::Seconds(Amount(seconds)) => Some(now + Duration::from_secs(*seconds)),
-                RetryAfterText::Text(text) => not_before(text, now),
-            };
-            let reason = "must be seconds or a date, as the header has it";
-            Some(until.ok_or_else(|| Invalid::new("retry_after", reason))?)
-        }
+        Some(RetryAfterText::Seconds(Amount(seconds))) => Some(now + Duration::from_secs(*seconds)),
+        Some(RetryAfterText::Text(text)) => not_before(text, now),
     };
     let outcome = match &body.status {
         Status::None(NoStatus::NotSent) => Outcome::NotSent,
         Status::None(NoStatus::NoAnswer) => Outcome::NoAnswer,
         Status::Answered(Amount(status @ 100..=599)) => {
-            let status = u16::try_from(*status).unwrap_or_default();
-            Outcome::Answered { status, page: body.page.unwrap_or(true), not_before }
+            let (page, not_before) = (body.page.unwrap_or(true), asked_for(*status));
+            Outcome::Answered { status: u16::try_from(*status).unwrap_or_default(), page, not_before }
         }
         Status::Answered(Amount(status)) => {
             return Err(Invalid::new("status", format!("must be 100 to 599; it is {status}")));

@@ -75,8 +75,7 @@ words! {
     /// Seconds up to the end of the year 9999, or a date.
     RetryAfterText: { "anyOf": [
         { "type": "integer", "minimum": 0, "maximum": 253_402_300_799_u64 },
-        { "type": "string", "pattern": "^[0-9]{1,10}$" },
-        { "type": "string", "format": "http-date" },
+        { "type": "string" },
     ] };
     /// 1 to 1000.
     ListLength: { "type": "string", "pattern": "^([1-9][0-9]{0,2}|1000)$" };

@@ -67,6 +67,13 @@ fn a_crawler_asks_and_says_what_became_of_it() {
     assert_eq!(budget, expected);
     let all = server.get("/v1/outbound/domains").expect(200);
     assert_eq!(all, json!({ "domains": [expected], "next": null }));
+    let metrics = server.get("/metrics").text;
+    for (outcome, count) in [("admitted", 4), ("domain_busy", 1), ("domain_budget_exceeded", 1), ("domain_cooldown", 0)]
+    {
+        let line = format!("sekisho_outbound_requests_total{{outcome=\"{outcome}\"}} {count}\n");
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
+    assert!(!metrics.contains("example.com"), "domains are nobody's label");
     let other = acquire(&server, "https://example.org/");
     assert_eq!(other["allowed"], true, "each domain's budget is its own");
 }
@@ -115,6 +122,23 @@ fn a_domain_is_left_alone_as_long_as_it_says_and_an_operator_can_lift_it() {
 }
 
 #[test]
+fn what_a_sloppy_server_says_leaves_no_permit_open() {
+    let (_folder, server) = serve(FEW, "");
+    for (domain, status, said, reason) in [
+        ("a.com", 429, "soon", "domain_cooldown"),
+        ("b.com", 200, "3600", "domain_busy"),
+        ("c.com", 302, "3600", "domain_cooldown"),
+    ] {
+        let url = format!("http://{domain}/");
+        let acquired = acquire(&server, &url);
+        let body = json!({ "permit": acquired["permit"], "status": status, "retry_after": said });
+        server.post("/v1/outbound/settle", body).expect(200);
+        let next = server.post("/v1/outbound/acquire", json!({ "url": url, "wait": false })).expect(200);
+        assert_eq!(next["reason"], reason, "{status} with {said:?}: {next}");
+    }
+}
+
+#[test]
 fn what_cannot_be_asked_is_refused_and_charges_nothing() {
     let (_folder, server) = serve(FEW, "");
     let long = format!("http://example.com/{}", "x".repeat(20_000));
@@ -139,7 +163,6 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
         (json!({ "permit": "nonsense", "status": 200 }), "permit"),
         (json!({ "permit": permit, "status": 99 }), "status"),
         (json!({ "permit": permit, "status": "sent" }), "status"),
-        (json!({ "permit": permit, "status": 429, "retry_after": "soon" }), "retry_after"),
         (json!({ "permit": permit, "status": 429, "retry_after": -1 }), "retry_after"),
         (json!({ "permit": permit }), "status"),
     ] {

@@ -12,6 +12,7 @@ use url::Url;
 
 use super::cooldown;
 use super::domains::{Domains, Governed};
+use super::meters::Meters;
 use super::outcome::{Kind, Outcome};
 use super::permit::Permit;
 use super::seed::{self, DomainDailyBudget};
@@ -41,6 +42,7 @@ struct Inner {
     domains: ArcSwap<Domains>,
     store: Arc<dyn LimitStore>,
     recent: Mutex<LruCache<String, ()>>,
+    meters: Meters,
 }
 
 /// The answer to an acquire.
@@ -137,6 +139,7 @@ impl Outbound {
                 domains: ArcSwap::new(domains.into()),
                 store,
                 recent: Mutex::new(LruCache::new(RECENT)),
+                meters: Meters::new(),
             }),
         }
     }
@@ -192,7 +195,9 @@ impl Outbound {
         if taken.allowed {
             self.count_observed(&take, &taken).await?;
         }
-        Ok(acquired(&take, &taken))
+        let acquired = acquired(&take, &taken);
+        self.inner.meters.acquired(&acquired);
+        Ok(acquired)
     }
 
     /// The engine holds nothing of what only `mode: observe` let through, but it is sent all the same, and must show.
@@ -256,6 +261,7 @@ impl Outbound {
     }
 
     async fn block(&self, domain: &Target, until: Timestamp) -> Result<(), Error> {
+        self.inner.meters.paused();
         let until = until.min(Timestamp::from_micros(EXACT));
         self.inner.store.operate(domain, &Operation::Block { until }).await.map(drop)
     }

@@ -10,6 +10,7 @@ mod domains;
 mod engine;
 #[cfg(feature = "fetch")]
 pub mod fetch;
+mod meters;
 mod outcome;
 mod permit;
 mod seed;
