@@ -91,7 +91,7 @@ async fn a_store_that_is_not_there_yet_is_named_without_its_password() {
 /// A log of a day forgets nothing while a test runs.
 fn with_auth(url: &str, limit: u32) -> Config {
     let text = format!(
-        "store: {{ url: \"redis://127.0.0.1:1\", timeout: 5s }}\n\
+        "store: {{ url: \"redis://127.0.0.1:1\", timeout: 5s, on_failure: closed }}\n\
          policies: {{ clients: {{ subject: ip, rules: [{{ name: day, algorithm: sliding_log, limit: {limit}, window: 1d }}] }} }}\n\
          routes: [{{ match: {{ path: /api/test }}, policy: clients, respond: {{}} }}]\n\
          auth: {{ policy: clients }}\n"

@@ -58,6 +58,7 @@ impl Gate {
     /// read, and now and then.
     pub fn upkeep(&self) {
         self.meters.end_leases();
+        self.meters.stand(self.limits.standing());
     }
 
     /// Counts what a door has decided by itself, from figures that it looked at. A policy that the gate does not know is not

@@ -10,6 +10,7 @@ use metrics::{
 };
 
 use crate::error::Error;
+use crate::limits::store::Standing;
 use crate::limits::{Admission, ChargeOutcome, Decision, Degraded, Ended, Ending, Limits, Mode, Policy, ReservationId};
 use crate::open::OpenReservations;
 
@@ -20,6 +21,9 @@ pub(crate) struct Meters {
     errors: [Counter; 2],
     /// In the order of [`Degraded`].
     degraded: [Counter; 2],
+    written_back: Counter,
+    owing: Gauge,
+    instances: Gauge,
     open: Arc<OpenReservations>,
 }
 
@@ -60,6 +64,9 @@ impl Meters {
             duration: histogram!("sekisho_decision_duration_seconds", "backend" => backend),
             errors: [error("unavailable"), error("corrupt")],
             degraded: [Degraded::Memory, Degraded::Open].map(degraded),
+            written_back: counter!("sekisho_write_backs_total"),
+            owing: gauge!("sekisho_write_back_pending"),
+            instances: gauge!("sekisho_instances"),
             open: Arc::default(),
         }
     }
@@ -144,6 +151,14 @@ impl Meters {
         self.open.end_leases();
     }
 
+    /// A store that is never away has nothing to say.
+    pub(crate) fn stand(&self, standing: Option<Standing>) {
+        let Some(standing) = standing else { return };
+        self.written_back.absolute(standing.written_back);
+        self.owing.set(standing.owing as f64);
+        self.instances.set(standing.instances as f64);
+    }
+
     fn failed(&self, error: &Error) {
         let [unavailable, corrupt] = &self.errors;
         if matches!(error, Error::Unavailable { .. }) { unavailable.increment(1) } else { corrupt.increment(1) }
@@ -158,6 +173,9 @@ fn describe() {
     describe_counter!("sekisho_reservations_expired_total", "Reservations of this process whose lease ran out");
     describe_histogram!("sekisho_window_requests", "What windows had counted after each decision: their distribution");
     describe_counter!("sekisho_backend_errors_total", "Decisions that the store failed to make");
+    describe_counter!("sekisho_write_backs_total", "Subjects whose local decisions were added to the store's");
+    describe_gauge!("sekisho_write_back_pending", "Subjects whose local decisions the store does not know yet");
+    describe_gauge!("sekisho_instances", "Instances that share the store, as last counted");
     describe_counter!("sekisho_degraded_decisions_total", "Decisions made without the store, by who made them");
 }
 

@@ -11,7 +11,9 @@ use super::fallback::end_as_backed;
 use super::policy::{Cost, Policy, check_lease};
 use super::reservation::{Held, ReservationId, Tag};
 use super::rule::{Algorithm, EXACT, MAX_AMOUNT};
-use super::store::{Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, Take, TakeKind, Taken, Target};
+use super::store::{
+    Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, Standing, Take, TakeKind, Taken, Target,
+};
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Invalid};
 use crate::key::{Endpoint, Subject};
@@ -143,6 +145,11 @@ impl Limits {
             if cost.named(rule.unit()).is_some() { Ok(cost) } else { cost.and(rule.unit(), 0) }
         })?;
         self.peek(&[Charge { policy: policy.into(), subject, endpoint, cost: nothing }]).await
+    }
+
+    /// How it stands with decisions made without the store, where any can be.
+    pub fn standing(&self) -> Option<Standing> {
+        self.store.standing()
     }
 
     /// Whether the store answers.

@@ -94,10 +94,26 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
         true
     }
 
+    /// How it stands with the decisions made instead of this store's, where any can be.
+    fn standing(&self) -> Option<Standing> {
+        None
+    }
+
     /// Changes when what is kept for this target may have been lost: with another life of its server, or another server.
     fn life(&self, _target: &Target) -> u64 {
         0
     }
+}
+
+/// What a store that can be away knows of the time without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Targets whose local decisions are not in the store yet.
+    pub owing: u64,
+    /// Targets whose local decisions were added to it.
+    pub written_back: u64,
+    /// Instances that share it, as far as is known.
+    pub instances: u64,
 }
 
 /// Whose counters: one policy and one subject.

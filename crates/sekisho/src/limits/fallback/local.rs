@@ -286,6 +286,11 @@ impl Local {
         targets
     }
 
+    /// Whether the store has begun another life since `target` was last seen there.
+    pub(super) fn has_lost(&self, target: &Target, life: u64) -> bool {
+        self.seen.get(&self.memory.fingerprint(target)).is_some_and(|seen| seen.life != life)
+    }
+
     /// What the store has lost of `target`, if it has begun another life since it was last seen there.
     pub(super) fn lost(&self, target: &Target, life: u64) -> Option<Operation> {
         let print = self.memory.fingerprint(target);

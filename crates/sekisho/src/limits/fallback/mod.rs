@@ -17,16 +17,18 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use metrics::{Counter, Gauge};
+use futures_util::future::join;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 
 use super::decision::{Degraded, Ending};
 use super::policy::{OnFailure, Policy};
 use super::reservation::Backing;
-use super::store::{End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target};
+use super::store::{
+    End, EndHow, EndOutcome, LimitStore, Operation, Standing, StoreFuture, Take, TakeKind, Taken, Target,
+};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Invalid};
 use local::{Local, Owed};
@@ -57,8 +59,7 @@ struct Inner {
     pending: Mutex<VecDeque<(End, u8)>>,
     #[cfg(feature = "redis")]
     caretaker: caretaker::Bell,
-    written_back: Counter,
-    owing: Gauge,
+    written_back: AtomicU64,
 }
 
 /// All instances that share the store.
@@ -88,14 +89,6 @@ impl Fallback {
         clock: Arc<dyn Clock>,
         fleet: Arc<dyn Fleet>,
     ) -> Self {
-        metrics::describe_counter!(
-            "sekisho_write_backs_total",
-            "Subjects whose local decisions were added to the store's"
-        );
-        metrics::describe_gauge!(
-            "sekisho_write_back_pending",
-            "Subjects whose local decisions the store does not know yet"
-        );
         let inner = Inner {
             store,
             on_failure,
@@ -105,8 +98,7 @@ impl Fallback {
             pending: Mutex::default(),
             #[cfg(feature = "redis")]
             caretaker: caretaker::Bell::default(),
-            written_back: metrics::counter!("sekisho_write_backs_total"),
-            owing: metrics::gauge!("sekisho_write_back_pending"),
+            written_back: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -148,18 +140,37 @@ impl Inner {
 
     async fn take(&self, take: &Take) -> Result<Taken, Error> {
         let targets = || take.demands.iter().map(|demand| &demand.target);
-        let answer = match self.hand_over(targets()).await {
-            Ok(()) => self.note(self.store.take(take).await),
-            Err(error) => Err(error),
-        };
+        let (handed_over, answer) = self.after_handing_over(targets(), || self.store.take(take)).await;
         match answer {
             Ok(taken) => {
-                self.saw(targets(), &taken);
+                // Figures without what is still on its way would be too small.
+                if handed_over {
+                    self.saw(targets(), &taken);
+                }
                 Ok(taken)
             }
             Err(Error::Unavailable { reason, may_have_run }) => self.take_without(take, reason, may_have_run),
             error => error,
         }
+    }
+
+    /// Sends what the store is owed for `targets`, and `call` right behind it: it comes second there, and both have one
+    /// deadline. With whether the store has all of it now.
+    async fn after_handing_over<'a, 'b, T: Unpin + 'b>(
+        &self,
+        targets: impl Iterator<Item = &'a Target> + Clone,
+        call: impl FnOnce() -> StoreFuture<'b, T>,
+    ) -> (bool, Result<T, Error>) {
+        if self.has_nothing_to_hand_over(targets.clone()) {
+            return (true, self.note(call().await));
+        }
+        let (handed_over, answer) = Box::pin(join(self.hand_over(targets), async { call().await })).await;
+        (handed_over.is_ok(), self.note(answer))
+    }
+
+    fn has_nothing_to_hand_over<'a>(&self, targets: impl Iterator<Item = &'a Target>) -> bool {
+        let mut ours = targets.filter(|target| self.is_memory(&target.policy));
+        !ours.any(|target| self.local.owes(target) || self.local.has_lost(target, self.store.life(target)))
     }
 
     fn take_without(&self, take: &Take, reason: String, may_have_run: bool) -> Result<Taken, Error> {
@@ -198,9 +209,8 @@ impl Inner {
 
     /// The store is told what it does not know of these targets, so that it decides by the whole.
     async fn hand_over<'a>(&self, targets: impl Iterator<Item = &'a Target> + Clone) -> Result<(), Error> {
-        let is_owing = self.local.debts() > 0;
         for target in targets.filter(|target| self.is_memory(&target.policy)) {
-            if is_owing && self.local.owes(target) {
+            if self.local.owes(target) {
                 Box::pin(self.pay(target)).await?;
             } else if let Some(lost) = self.local.lost(target, self.store.life(target)) {
                 Box::pin(self.restore(target, &lost)).await?;
@@ -214,10 +224,7 @@ impl Inner {
             if !self.store.is_reachable(target) {
                 return Err(Error::Unavailable { reason: "the store is away".into(), may_have_run: false });
             }
-            let Owed::Parcel(parcel) = self.local.owed(target, self.store.life(target)) else {
-                self.owes();
-                return Ok(());
-            };
+            let Owed::Parcel(parcel) = self.local.owed(target, self.store.life(target)) else { return Ok(()) };
             let answer = self.note(self.store.operate(target, &parcel).await);
             if let Err(error @ Error::Unavailable { .. }) = answer {
                 return Err(error);
@@ -229,8 +236,7 @@ impl Inner {
                 }
             }
             self.local.arrived(target, &parcel);
-            self.written_back.increment(1);
-            self.owes();
+            self.written_back.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -246,10 +252,8 @@ impl Inner {
     }
 
     fn owes(&self) {
-        let debts = self.local.debts();
-        self.owing.set(debts as f64);
         #[cfg(feature = "redis")]
-        if debts > 0 {
+        if self.local.debts() > 0 {
             self.caretaker.ring();
         }
     }
@@ -258,10 +262,7 @@ impl Inner {
         if let Some(answer) = self.end_here(end) {
             return answer;
         }
-        let answer = match self.hand_over(end.targets.iter()).await {
-            Ok(()) => self.note(self.store.end(end).await),
-            Err(error) => Err(error),
-        };
+        let (_, answer) = self.after_handing_over(end.targets.iter(), || self.store.end(end)).await;
         let policies = end.targets.iter().map(|target| &*target.policy);
         match answer {
             Err(Error::Unavailable { .. }) if strictest(policies, self.on_failure) != OnFailure::Closed => {
@@ -398,5 +399,12 @@ impl LimitStore for Fallback {
 
     fn life(&self, target: &Target) -> u64 {
         self.inner.store.life(target)
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        let inner = &self.inner;
+        let owing = u64::try_from(inner.local.debts()).unwrap_or(u64::MAX);
+        let written_back = inner.written_back.load(Ordering::Relaxed);
+        Some(Standing { owing, written_back, instances: inner.fleet.share().count() })
     }
 }

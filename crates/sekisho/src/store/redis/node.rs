@@ -35,7 +35,7 @@ use super::{
 };
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Before a server is asked again that does not tell of changes: it will not soon.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// A connection that lived shorter than this did not prove that the server is well.
@@ -295,7 +295,7 @@ fn is_refusal(error: &redis::RedisError) -> bool {
 }
 
 fn pause_after(failures: u32) -> Duration {
-    LONGEST_PAUSE.min(SHORTEST_PAUSE * (1 << failures.saturating_sub(1).min(4)))
+    LONGEST_PAUSE.min(SHORTEST_PAUSE * (1 << failures.saturating_sub(1).min(5)))
 }
 
 impl fmt::Debug for Node {

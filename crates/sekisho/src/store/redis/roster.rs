@@ -66,7 +66,6 @@ impl Roster {
             self.rank.store(u64::try_from(*rank).unwrap_or(0), Ordering::Relaxed);
             self.count.store(u64::try_from(*count).unwrap_or(1), Ordering::Relaxed);
         }
-        metrics::gauge!("sekisho_instances").set(self.count() as f64);
     }
 
     /// How many there are, with this one.
