@@ -21,6 +21,7 @@ mod wait;
 
 pub use browser::{Browser, keys};
 pub use envoy::Envoy;
+pub use ports::Port;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use redis_cluster::RedisCluster;
