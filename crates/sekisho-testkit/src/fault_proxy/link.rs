@@ -254,6 +254,8 @@ impl Link {
             rest = after;
             match self.fates.pop_front() {
                 Some(Fate::Swallow) => {
+                    // What came before it is not lost with it.
+                    self.to_client.flush(&self.client, now())?;
                     self.shared.harm();
                     return Err(End::Reset);
                 }
