@@ -59,7 +59,7 @@ fn claims_dir() -> PathBuf {
 }
 
 /// Test processes start at different places, so that they rarely meet at a lock.
-fn random() -> u16 {
+pub(crate) fn random() -> u16 {
     let bits = RandomState::new().build_hasher().finish();
     u16::try_from(bits % u64::from(u16::MAX)).expect("a remainder by u16::MAX fits")
 }
