@@ -12,6 +12,7 @@ mod outage;
 mod report;
 mod rig;
 mod rows;
+mod soak;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["faults", names @ ..] => faults(names),
+        ["soak", arguments @ ..] => soak::Plan::of(arguments).and_then(soak::run),
         _ => Err(anyhow::anyhow!("usage: cargo xtask faults [F3 F5…] | soak [--minutes 10] [--seed 1]")),
     };
     match outcome {

@@ -134,38 +134,8 @@ impl Outage {
         excess.sum::<f64>() / instances as f64 / limit
     }
 
-    /// What the ledger says was admitted, against what Redis has counted. `may_miss` are lost with Redis's data.
     pub(crate) fn total(&self, rig: &Rig, missing: Bound, surplus: Bound) -> Result<Vec<Line>> {
-        rig.await_shared()?;
-        let mut admitted: BTreeMap<(&str, String), u64> = BTreeMap::new();
-        for entry in &self.entries {
-            let key = match entry.op {
-                Op::Check => (policy_of(entry.subject), format!("s{}", entry.subject)),
-                Op::Settle => (HELD, format!("s{}", entry.subject)),
-                Op::Pass => (PASS, format!("u{}", entry.subject)),
-                _ => continue,
-            };
-            *admitted.entry(key).or_default() += entry.amount;
-        }
-        let (mut less, mut more, mut all) = (0, 0, 0);
-        for ((policy, subject), expected) in admitted {
-            let explained = rig.instances[0].explain(policy, &subject)?;
-            let used = explained["rules"].as_array().into_iter().flatten().find(|rule| rule["name"] == "total");
-            let used = used.and_then(|rule| rule["used"].as_u64()).unwrap_or_default();
-            all += expected;
-            less += expected.saturating_sub(used);
-            more += used.saturating_sub(expected);
-        }
-        let line = |figure, count: u64, bound: Bound, target| {
-            let holds = count <= bound.count;
-            let words = if bound.count == 0 { "0".to_owned() } else { format!("{} = {}", bound.words, bound.count) };
-            let line = Line::new(figure, words, format!("{count} of {all}"), holds);
-            if bound.count == 0 { line.toward(target, count as f64) } else { line }
-        };
-        Ok(vec![
-            line("admitted, not counted in Redis afterwards", less, missing, Target::Total),
-            line("counted, not admitted", more, surplus, Target::Total),
-        ])
+        compare(&self.entries, rig, missing, surplus)
     }
 
     /// Decisions that were under way when Redis stopped: they may have been counted there too.
@@ -185,4 +155,38 @@ pub(crate) struct Bound {
 
 impl Bound {
     pub(crate) const NONE: Bound = Bound { words: "", count: 0 };
+}
+
+/// What the ledger says was admitted, against what Redis has counted: how much it may have lost, and have too much.
+pub(crate) fn compare(entries: &[Entry], rig: &Rig, missing: Bound, surplus: Bound) -> Result<Vec<Line>> {
+    rig.await_shared()?;
+    let mut admitted: BTreeMap<(&str, String), u64> = BTreeMap::new();
+    for entry in entries {
+        let key = match entry.op {
+            Op::Check => (policy_of(entry.subject), format!("s{}", entry.subject)),
+            Op::Settle => (HELD, format!("s{}", entry.subject)),
+            Op::Pass => (PASS, format!("u{}", entry.subject)),
+            _ => continue,
+        };
+        *admitted.entry(key).or_default() += entry.amount;
+    }
+    let (mut less, mut more, mut all) = (0, 0, 0);
+    for ((policy, subject), expected) in admitted {
+        let explained = rig.instances[0].explain(policy, &subject)?;
+        let used = explained["rules"].as_array().into_iter().flatten().find(|rule| rule["name"] == "total");
+        let used = used.and_then(|rule| rule["used"].as_u64()).unwrap_or_default();
+        all += expected;
+        less += expected.saturating_sub(used);
+        more += used.saturating_sub(expected);
+    }
+    let line = |figure, count: u64, bound: Bound, target| {
+        let holds = count <= bound.count;
+        let words = if bound.count == 0 { "0".to_owned() } else { format!("{} = {}", bound.words, bound.count) };
+        let line = Line::new(figure, words, format!("{count} of {all}"), holds);
+        if bound.count == 0 { line.toward(target, count as f64) } else { line }
+    };
+    Ok(vec![
+        line("admitted, not counted in Redis afterwards", less, missing, Target::Total),
+        line("counted, not admitted", more, surplus, Target::Total),
+    ])
 }

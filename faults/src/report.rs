@@ -129,15 +129,29 @@ pub(crate) fn verdict(holds: bool) -> &'static str {
 
 pub(crate) fn table(outcomes: &[Outcome]) -> String {
     let mut text = String::from("| row | fault | figure | bound | measured | holds |\n|---|---|---|---|---|---|\n");
-    for outcome in outcomes {
-        for (index, line) in outcome.lines.iter().enumerate() {
-            let (id, fault) = if index == 0 { (outcome.id, outcome.fault) } else { ("", "") };
-            let Line { figure, bound, measured, holds, .. } = line;
-            writeln!(text, "| {id} | {fault} | {figure} | {bound} | {measured} | {} |", verdict(*holds))
-                .expect("a string takes everything");
-        }
+    for Outcome { id, fault, lines } in outcomes {
+        write_lines(&mut text, &format!("{id} | {fault}"), " | ", lines);
     }
     text
+}
+
+/// The same under titles that are one column.
+pub(crate) fn table_of(rows: &[(String, Vec<Line>)]) -> String {
+    let mut text = String::from("| fault | figure | bound | measured | holds |\n|---|---|---|---|---|\n");
+    for (title, lines) in rows {
+        write_lines(&mut text, title, "", lines);
+    }
+    text
+}
+
+/// The first line has the title, the others have nothing there.
+fn write_lines(text: &mut String, title: &str, nothing: &str, lines: &[Line]) {
+    for (index, line) in lines.iter().enumerate() {
+        let title = if index == 0 { title } else { nothing };
+        let Line { figure, bound, measured, holds, .. } = line;
+        writeln!(text, "| {title} | {figure} | {bound} | {measured} | {} |", verdict(*holds))
+            .expect("a string takes everything");
+    }
 }
 
 /// The worst figure of each target over all rows.

@@ -79,6 +79,15 @@ impl Instance {
         self.await_listening();
     }
 
+    pub(crate) fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// Tells it to look at its configuration.
+    pub(crate) fn reload(&self) {
+        self.signal(Signal::HUP);
+    }
+
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
     }

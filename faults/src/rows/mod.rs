@@ -10,6 +10,8 @@ mod people;
 mod process;
 mod store;
 
+pub(crate) use process::{held, reserve};
+
 use anyhow::Result;
 
 use crate::report::Line;
