@@ -4,4 +4,4 @@ mod over;
 mod times;
 
 pub(crate) use over::{Over, over};
-pub(crate) use times::{Slowest, failures, percentile, slowest, to_be_back, to_notice};
+pub(crate) use times::{failures, percentile, slowest, to_be_back, to_notice};

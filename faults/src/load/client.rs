@@ -50,10 +50,13 @@ impl Client {
     async fn exchange(&mut self, request: &Request<Full<Bytes>>) -> Result<Response<Bytes>, Missing> {
         loop {
             let mut connection = match self.connection.take() {
-                // The server may have closed it while nothing was asked.
-                Some(mut kept) if kept.ready().await.is_ok() => kept,
-                _ => self.connect().await?,
+                Some(kept) => kept,
+                None => self.connect().await?,
             };
+            // The server may have closed it while nothing was asked.
+            if connection.ready().await.is_err() {
+                continue;
+            }
             let sent = connection.send_request(request.clone()).await;
             let answer = match sent {
                 Ok(answer) => answer,

@@ -46,7 +46,7 @@ impl Mix {
         others
     }
 
-    pub(super) fn per_second(&self) -> f64 {
+    pub(crate) fn per_second(&self) -> f64 {
         self.checks + self.reserves + self.passes + self.sessions + self.tokens + self.caches
     }
 
