@@ -157,6 +157,34 @@ fn a_request_in_flight_is_finished_and_no_other_is_taken() {
     assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("connection: close"), "{reply}");
 }
 
+#[test]
+fn a_server_that_is_told_to_stop_sends_everybody_elsewhere_first() {
+    let mut config = Config::built_in().unwrap();
+    config.connections.drain = std::time::Duration::from_secs(60);
+    let mut server = TestServer::with(config);
+    let mut kept = TcpStream::connect(server.addresses.gateway).unwrap();
+    let mut ask = |path: &str| {
+        write!(kept, "GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let mut reply = vec![0; 4096];
+        let length = kept.read(&mut reply).unwrap();
+        String::from_utf8_lossy(&reply[..length]).into_owned()
+    };
+    let before = ask("/readyz");
+    assert!(before.starts_with("HTTP/1.1 200") && !before.contains("connection: close"), "{before}");
+    server.stop();
+    let is_told = || {
+        let reply = server.gateway("GET", "/readyz", &[]);
+        reply.status == 503 && reply.json()["status"] == "stopping" && reply.header("connection") == "close"
+    };
+    until(is_told);
+    // Whoever had a connection is served on it once more, and knows that it ends.
+    let last = ask("/api/test");
+    assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
+    assert_eq!(kept.read(&mut [0; 16]).unwrap(), 0, "it ends when it has answered");
+    // Nobody is left to wait for.
+    until(|| TcpStream::connect(server.addresses.gateway).is_err());
+}
+
 async fn bind(config: Config) -> Result<(), StartError> {
     Server::bind(config).await.map(drop)
 }

@@ -33,9 +33,10 @@ pub(super) async fn ready(app: &App) -> Response {
     let (limits, sessions) = tokio::join!(app.gate.limits().ping(), app.sessions.ping());
     let (answers, has_sessions) = (answered(limits), answered(sessions));
     let revocations = &app.backend.revocations;
-    let is_ready = has_secrets && answers && has_sessions && revocations.is_ready();
+    let is_leaving = app.metrics.is_leaving();
+    let is_ready = !is_leaving && has_secrets && answers && has_sessions && revocations.is_ready();
     let mut body = json!({
-        "status": if is_ready { "ok" } else { "unavailable" },
+        "status": if is_ready { "ok" } else if is_leaving { "stopping" } else { "unavailable" },
         "checks": {
             "api_key_configured": has_secrets,
             "rate_limiter_backend": backend,
