@@ -85,12 +85,4 @@ impl Ledger {
     pub(crate) fn entries(&self) -> Vec<Entry> {
         self.0.lock().clone()
     }
-
-    /// Those that were done since `then`, for a look while the load goes on.
-    pub(crate) fn since(&self, then: Duration) -> Vec<Entry> {
-        let entries = self.0.lock();
-        // Entries are written as they are done.
-        let first = entries.partition_point(|entry| entry.done < then);
-        entries[first..].to_vec()
-    }
 }

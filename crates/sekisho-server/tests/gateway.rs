@@ -10,7 +10,7 @@ use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_server::{Server, StartError};
 use serde_json::json;
-use support::{TestServer, raw_answer};
+use support::{TestServer, raw_answer, until};
 
 #[test]
 fn five_a_minute_without_any_file() {

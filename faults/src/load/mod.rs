@@ -8,7 +8,7 @@ mod people;
 mod question;
 
 pub(crate) use mix::{HOT, Mix, SUBJECTS};
-pub(crate) use people::{People, jti};
+pub(crate) use people::jti;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -19,6 +19,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use self::client::{Client, Missing};
+use self::people::People;
 use self::question::{Question, SETTLED};
 use crate::clock::now;
 use crate::ledger::{Entry, Label, Ledger, Op, Outcome};
@@ -31,7 +32,6 @@ const HOLD: Duration = Duration::from_millis(5);
 
 pub(crate) struct Load {
     pub(crate) ledger: Ledger,
-    pub(crate) people: Arc<People>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -62,9 +62,9 @@ impl Load {
             gap,
         });
         let ledger = Ledger::default();
-        let (own, own_people, own_ledger) = (Arc::clone(&shared), Arc::clone(&people), ledger.clone());
-        let thread = std::thread::spawn(move || run(&own, &own_people, &own_ledger));
-        Ok(Load { ledger, people, shared, thread: Some(thread) })
+        let (own, own_ledger) = (Arc::clone(&shared), ledger.clone());
+        let thread = std::thread::spawn(move || run(&own, &people, &own_ledger));
+        Ok(Load { ledger, shared, thread: Some(thread) })
     }
 
     pub(crate) fn refused(&self) -> u64 {

@@ -75,7 +75,13 @@ pub(super) fn lost(seed: u64) -> Result<Vec<Line>> {
         let is_person = matches!(entry.op, Op::Session | Op::Token);
         is_person && entry.sent >= settled && entry.outcome.is_failure()
     });
-    lines.push(Line::none("sessions and tokens unanswered 2 s after Redis is back", wrong.count() as u64, ""));
+    let wrong: Vec<&Entry> = wrong.collect();
+    let mut line = Line::none("sessions and tokens unanswered 2 s after Redis is back", wrong.len() as u64, "");
+    if let Some(last) = wrong.last() {
+        let after = time(last.done.saturating_sub(outage.ended));
+        line.measured.push_str(&format!(", the last {:?} {:?} {after} after", last.op, last.outcome));
+    }
+    lines.push(line);
     let closed = outage
         .entries
         .iter()

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use sekisho::backend::Backend;
 use sekisho::clock::{ManualClock, Timestamp};
-use sekisho_server::config::{Config, Connections};
 use sekisho_server::config::env::Environment;
+use sekisho_server::config::{Config, Connections};
 use sekisho_server::{Addresses, Handle, Server, open_store};
 use serde_json::Value;
 use tokio::net::TcpListener;
