@@ -12,6 +12,7 @@ mod outage;
 mod report;
 mod rig;
 mod rows;
+mod saved;
 mod soak;
 
 use std::path::Path;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
+        ["faults", "--page"] => page().map(|()| true),
         ["faults", names @ ..] => faults(names),
         ["soak", arguments @ ..] => soak::Plan::of(arguments).and_then(soak::run),
         _ => Err(anyhow::anyhow!("usage: cargo xtask faults [F3 F5…] | soak [--minutes 10] [--seed 1]")),
@@ -45,29 +47,33 @@ fn main() -> ExitCode {
 
 /// All rows, and the page is written anew; or those that are named.
 fn faults(names: &[&str]) -> Result<bool> {
-    let is_named = |row: &&Row| {
-        names.is_empty()
-            || names
-                .iter()
-                .any(|name| row.id.eq_ignore_ascii_case(name) || row.id.trim_end_matches(['a', 'b']) == *name)
-    };
-    let chosen: Vec<&Row> = ROWS.iter().filter(is_named).collect();
+    // F5 is F5a and F5b.
+    let is = |row: &Row, name: &str| row.id.eq_ignore_ascii_case(name) || row.id.trim_end_matches(['a', 'b']) == name;
+    let chosen: Vec<&Row> =
+        ROWS.iter().filter(|row| names.is_empty() || names.iter().any(|name| is(row, name))).collect();
     if chosen.is_empty() {
         let known: Vec<&str> = ROWS.iter().map(|row| row.id).collect();
         bail!("no such row; there are {}", known.join(" "));
     }
     let begun = now();
-    let outcomes: Vec<Outcome> = chosen.into_iter().map(run).collect();
-    let (targets, table) = (report::targets(&outcomes), report::table(&outcomes));
-    println!("\n{targets}\n{table}\n{:.0} s", now().saturating_sub(begun).as_secs_f64());
+    let outcomes = chosen.into_iter().map(run).collect::<Result<Vec<Outcome>>>()?;
+    println!("\n{}\n{:.0} s", report::table(&outcomes), now().saturating_sub(begun).as_secs_f64());
     if names.is_empty() {
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs").join("guarantees.md");
-        report::write(&page, &format!("{targets}\n{table}"))?;
+        page()?;
     }
     Ok(outcomes.iter().flat_map(|outcome| &outcome.lines).all(|line| line.holds))
 }
 
-fn run(row: &Row) -> Outcome {
+/// The page, from the last result of every row.
+fn page() -> Result<()> {
+    let outcomes = saved::all()?;
+    let (targets, table) = (report::targets(&outcomes), report::table(&outcomes));
+    println!("{targets}");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs").join("guarantees.md");
+    report::write(&page, &format!("{targets}\n{table}"))
+}
+
+fn run(row: &Row) -> Result<Outcome> {
     let begun = now();
     let lines = (row.run)(SEED)
         .unwrap_or_else(|error| vec![Line::new("the row itself", "runs to its end", format!("{error:#}"), false)]);
@@ -75,5 +81,7 @@ fn run(row: &Row) -> Outcome {
     for line in &lines {
         println!("    {:7} {}: {} (bound: {})", report::verdict(line.holds), line.figure, line.measured, line.bound);
     }
-    Outcome { id: row.id, fault: row.fault, lines }
+    let outcome = Outcome { id: row.id, fault: row.fault, lines };
+    saved::save(&outcome)?;
+    Ok(outcome)
 }

@@ -179,7 +179,7 @@ pub(crate) fn compare(entries: &[Entry], rig: &Rig, missing: Bound, surplus: Bou
         less += expected.saturating_sub(used);
         more += used.saturating_sub(expected);
     }
-    let line = |figure, count: u64, bound: Bound, target| {
+    let line = |figure: &str, count: u64, bound: Bound, target| {
         let holds = count <= bound.count;
         let words = if bound.count == 0 { "0".to_owned() } else { format!("{} = {}", bound.words, bound.count) };
         let line = Line::new(figure, words, format!("{count} of {all}"), holds);

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result};
 /// One figure of one row.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
-    pub(crate) figure: &'static str,
+    pub(crate) figure: String,
     pub(crate) bound: String,
     pub(crate) measured: String,
     pub(crate) holds: bool,
@@ -37,7 +37,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    const ALL: [Target; 12] = [
+    pub(crate) const ALL: [Target; 12] = [
         Target::Failed,
         Target::SlowestBefore,
         Target::SlowestOpen,
@@ -75,12 +75,12 @@ impl Target {
 
 impl Line {
     pub(crate) fn new(
-        figure: &'static str,
+        figure: impl Into<String>,
         bound: impl Into<String>,
         measured: impl Into<String>,
         holds: bool,
     ) -> Line {
-        Line { figure, bound: bound.into(), measured: measured.into(), holds, weight: 0.0, target: None }
+        Line { figure: figure.into(), bound: bound.into(), measured: measured.into(), holds, weight: 0.0, target: None }
     }
 
     pub(crate) fn toward(mut self, target: Target, weight: f64) -> Line {
@@ -90,14 +90,14 @@ impl Line {
     }
 
     /// A count that has to be nought.
-    pub(crate) fn none(figure: &'static str, count: u64, of: impl Into<String>) -> Line {
+    pub(crate) fn none(figure: impl Into<String>, count: u64, of: impl Into<String>) -> Line {
         let of = of.into();
         let measured = if of.is_empty() { count.to_string() } else { format!("{count} of {of}") };
         Line { weight: count as f64, ..Line::new(figure, "0", measured, count == 0) }
     }
 
     /// A time and the longest it may take.
-    pub(crate) fn within(figure: &'static str, took: Duration, bound: Duration) -> Line {
+    pub(crate) fn within(figure: impl Into<String>, took: Duration, bound: Duration) -> Line {
         Line { weight: took.as_secs_f64(), ..Line::new(figure, time(bound), time(took), took <= bound) }
     }
 }
