@@ -35,15 +35,14 @@ impl Mix {
 
     /// With everything else beside them.
     pub(crate) fn everything(limit: u64, window: std::time::Duration) -> Mix {
-        let others = Mix {
+        Mix {
             reserves: 100.0,
             passes: 50.0,
             sessions: 250.0,
             tokens: 100.0,
             caches: 100.0,
             ..Mix::checks(limit, window)
-        };
-        others
+        }
     }
 
     pub(crate) fn per_second(&self) -> f64 {
