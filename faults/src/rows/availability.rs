@@ -30,10 +30,10 @@ pub(super) fn none(seed: u64) -> Result<Vec<Line>> {
     let [half, most, all] = [50.0, 99.0, 100.0].map(took);
     let mut lines = vec![
         outage.failed(),
-        outage.over_within(&rig, "", 0.0, Target::Strict),
+        outage.over_none(&rig),
         Line::new("decisions: 50 %, 99 %, slowest", "", format!("{}, {}, {}", time(half), time(most), time(all)), true),
     ];
-    lines.extend(outage.total(&rig, Bound::NONE, Bound::NONE)?);
+    lines.extend(outage.total(&rig, Bound::NONE, outage.under_way(&rig))?);
     Ok(lines)
 }
 

@@ -8,7 +8,7 @@ use sekisho_testkit::{RedisCluster, RedisServer};
 use crate::clock::pass;
 use crate::load::Mix;
 use crate::outage::{Bound, Outage, WARM};
-use crate::report::{Line, Target};
+use crate::report::Line;
 use crate::rig::{Rig, Settings};
 
 fn on(cluster: &RedisCluster, seed: u64, fault: impl FnOnce(&RedisCluster), after: Duration) -> Result<(Rig, Outage)> {
@@ -67,8 +67,7 @@ pub(super) fn moved(seed: u64) -> Result<Vec<Line>> {
         },
         Duration::from_secs(4),
     )?;
-    let mut lines =
-        vec![outage.failed(), outage.over_within(&rig, "", 0.0, Target::Strict), outage.back(Duration::from_secs(2))];
+    let mut lines = vec![outage.failed(), outage.over_none(&rig), outage.back(Duration::from_secs(2))];
     lines.extend(outage.total(&rig, Bound::NONE, outage.under_way(&rig))?);
     Ok(lines)
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::ask;
 use crate::check::percentile;
-use crate::clock::{now, pass};
+use crate::clock::now;
 use crate::report::{Line, time};
 use crate::rig::{Rig, Settings};
 
@@ -72,13 +72,16 @@ pub(super) fn recovery(_seed: u64) -> Result<Vec<Line>> {
                 answer["results"].as_array().into_iter().flatten().filter(|result| result["status"] == 200).count();
         }
     }
-    let pending = || {
-        rig.instances
-            .iter()
-            .map(|instance| instance.metric("sekisho_write_back_pending").unwrap_or_default())
-            .sum::<f64>()
+    // Every so many of them are looked at, which asks for no write-back of what the other instances owe.
+    let right = |step: usize| {
+        let subjects = (0..DIRTY).step_by(step);
+        let is_right = |number: usize| {
+            let explained = rig.instances[0].explain("counter", &format!("d{number}")).unwrap_or_default();
+            let total = explained["rules"].as_array().into_iter().flatten().find(|rule| rule["name"] == "total");
+            total.is_some_and(|rule| rule["used"] == 3)
+        };
+        (subjects.clone().filter(|number| is_right(*number)).count(), subjects.count())
     };
-    let dirty = pending();
     redis.restart();
     let back = now();
     let mut slowest = Duration::ZERO;
@@ -88,26 +91,15 @@ pub(super) fn recovery(_seed: u64) -> Result<Vec<Line>> {
         let answer =
             ask::post(rig.instances[0].api(), "/v1/check", &json!({ "policy": "counter", "subject": "bystander" }));
         slowest = slowest.max(now().saturating_sub(asked));
-        (answer.is_ok_and(|(status, _)| status == 200 || status == 429) && pending() == 0.0).then(now)
+        let (found, looked) = right(997);
+        (answer.is_ok_and(|(status, _)| status == 200 || status == 429) && found == looked).then(now)
     });
     let took = written.unwrap_or_else(now).saturating_sub(back);
-    pass(Duration::from_millis(100));
-    let mut counted = 0;
-    for number in (0..DIRTY).step_by(97) {
-        let explained = rig.instances[0].explain("counter", &format!("d{number}"))?;
-        let total = explained["rules"].as_array().into_iter().flatten().find(|rule| rule["name"] == "total");
-        counted += u64::from(total.is_some_and(|rule| rule["used"] == 3));
-    }
-    let looked = DIRTY.div_ceil(97) as u64;
+    let (found, looked) = right(97);
     let stats = redis.command(&["INFO", "commandstats"]).text();
     let scripts: u64 = stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum();
     Ok(vec![
-        Line::new(
-            "admitted without Redis",
-            "",
-            format!("{admitted} ({dirty:.0} to write back)"),
-            admitted == DIRTY * 3,
-        ),
+        Line::new("admitted without Redis", "", admitted.to_string(), admitted == DIRTY * 3),
         Line::within("until all is written back", took, Duration::from_secs(5)),
         Line::new(
             "scripts that it took",
@@ -116,7 +108,7 @@ pub(super) fn recovery(_seed: u64) -> Result<Vec<Line>> {
             scripts <= (DIRTY * 3) as u64 * 12 / 10,
         ),
         Line::within("slowest check of a bystander meanwhile", slowest, Duration::from_millis(100)),
-        Line::none("subjects with a wrong total", looked - counted, looked.to_string()),
+        Line::none("subjects with a wrong total", (looked - found) as u64, looked.to_string()),
     ])
 }
 

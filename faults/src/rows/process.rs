@@ -65,7 +65,7 @@ pub(super) fn killed(seed: u64) -> Result<Vec<Line>> {
             .toward(Target::Failed, others.len() as f64),
         Line::new("requests cut with the process", "those under way", cut.to_string(), cut <= 24),
         Line::within("from its start to its first answer", stuck.2, Duration::from_secs(1)),
-        outage.over_within(&rig, "", 0.0, Target::Strict),
+        outage.over_none(&rig),
     ])
 }
 
@@ -96,8 +96,8 @@ pub(super) fn rolling(seed: u64) -> Result<Vec<Line>> {
             .toward(Target::Restart, cut as f64),
         Line::new("connections refused, then taken by another instance", "", outage.refused.to_string(), true),
         Line::new("longest stop", "", time(longest), longest < Duration::from_secs(10)),
-        outage.over_within(&rig, "", 0.0, Target::Strict),
+        outage.over_none(&rig),
     ];
-    lines.extend(outage.total(&rig, Bound::NONE, Bound::NONE)?);
+    lines.extend(outage.total(&rig, Bound::NONE, outage.under_way(&rig))?);
     Ok(lines)
 }

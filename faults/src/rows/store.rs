@@ -33,8 +33,8 @@ pub(super) fn flushed_scripts(seed: u64) -> Result<Vec<Line>> {
             pass(Duration::from_millis(50));
         }
     })?;
-    let mut lines = vec![outage.failed(), outage.over_within(&rig, "", 0.0, Target::Strict)];
-    lines.extend(outage.total(&rig, Bound::NONE, Bound::NONE)?);
+    let mut lines = vec![outage.failed(), outage.over_none(&rig)];
+    lines.extend(outage.total(&rig, Bound::NONE, outage.under_way(&rig))?);
     Ok(lines)
 }
 
