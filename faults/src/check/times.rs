@@ -1,8 +1,10 @@
 //! How long things took.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::ledger::{Entry, Label, Outcome};
+use crate::ledger::{Entry, Label, Op, Outcome};
+use crate::load::HOT;
 
 /// From a fault to the first answer on each instance that says so, the slowest of them; none if one never said so.
 pub(crate) fn to_notice(entries: &[Entry], fault: Duration, instances: &[usize]) -> Option<Duration> {
@@ -15,10 +17,18 @@ pub(crate) fn to_notice(entries: &[Entry], fault: Duration, instances: &[usize])
     instances.iter().map(first).collect::<Option<Vec<_>>>()?.into_iter().max()
 }
 
-/// From the end of a fault until no answer says any more that there was one.
+/// From the end of a fault until the store has decided again on every instance and for every subject that was asked for:
+/// the slowest of them. What the store never decided again counts until it was asked for last.
 pub(crate) fn to_be_back(entries: &[Entry], ended: Duration) -> Duration {
-    let labelled = entries.iter().filter(|entry| entry.sent >= ended && entry.label != Label::Shared);
-    labelled.map(|entry| entry.done.saturating_sub(ended)).max().unwrap_or_default()
+    let mut back: BTreeMap<(usize, usize), (Duration, bool)> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| entry.sent >= ended && entry.op == Op::Check) {
+        let (took, is_back) = back.entry((entry.instance, entry.subject)).or_default();
+        if !*is_back {
+            (*took, *is_back) = (entry.done.saturating_sub(ended), entry.label == Label::Shared);
+        }
+    }
+    // Who asks seldom only learns of it late.
+    back.iter().filter(|((_, subject), _)| *subject < HOT).map(|(_, (took, _))| *took).max().unwrap_or_default()
 }
 
 /// Decisions that were not answered with a decision.
@@ -72,7 +82,6 @@ pub(crate) fn percentile(mut times: Vec<Duration>, percent: f64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Op;
 
     fn entry(instance: usize, sent: u64, done: u64, label: Label) -> Entry {
         let [sent, done] = [sent, done].map(Duration::from_millis);
@@ -98,6 +107,17 @@ mod tests {
         ];
         let found = slowest(&entries, Duration::from_millis(5), Duration::from_millis(100));
         assert_eq!((found.before.as_millis(), found.after.as_millis()), (52, 2));
-        assert_eq!(to_be_back(&entries, Duration::from_millis(100)), Duration::ZERO);
+    }
+
+    #[test]
+    fn it_is_back_when_the_store_decides_on_every_instance() {
+        let entries = [
+            entry(0, 110, 112, Label::Shared),
+            entry(1, 110, 112, Label::Memory),
+            entry(1, 150, 155, Label::Shared),
+            entry(0, 190, 250, Label::Memory),
+        ];
+        assert_eq!(to_be_back(&entries, Duration::from_millis(100)), Duration::from_millis(55));
+        assert_eq!(to_be_back(&entries[1..2], Duration::from_millis(100)), Duration::from_millis(12));
     }
 }

@@ -6,6 +6,7 @@ use anyhow::Result;
 use sekisho_testkit::RedisServer;
 
 use crate::clock::{now, pass};
+use crate::ledger::{Op, Outcome};
 use crate::load::Mix;
 use crate::outage::{Bound, Outage, WARM};
 use crate::report::{Line, Target};
@@ -53,5 +54,10 @@ pub(super) fn flushed(seed: u64) -> Result<Vec<Line>> {
     let (_redis, rig, outage) = under(seed, |redis| {
         redis.command(&["FLUSHALL"]).expect_success();
     })?;
-    Ok(vec![outage.failed(), outage.over_within(&rig, "one more L, formula 10", 1.0, Target::OverBound)])
+    // What was reserved is gone with the rest, and who settles it is told so.
+    let (gone, mut outage) = (Outcome::Failed(404), outage);
+    let settles = outage.entries.iter().filter(|entry| entry.op == Op::Settle && entry.outcome == gone).count();
+    outage.entries.retain(|entry| entry.op != Op::Settle || entry.outcome != gone);
+    let told = Line::new("settles of what was flushed: 404", "those under way: 36", settles.to_string(), settles <= 36);
+    Ok(vec![outage.failed(), told, outage.over_within(&rig, "one more L, formula 10", 1.0, Target::OverBound)])
 }
