@@ -5,6 +5,7 @@ mod bench;
 mod ci;
 mod deny;
 mod docs;
+mod faults;
 mod plots;
 mod python;
 mod screenshot;
@@ -24,6 +25,8 @@ Usage: cargo xtask <command>
   tidy                 file lengths, import rule, suites, leftovers, whitespace, links
   deny                 licences, banned crates and sources of the dependencies
   bench <name> [args…] run one benchmark
+  faults [F3 …]        measure what instances do under each fault; without names write docs/guarantees.md anew
+  soak [--minutes 10] [--seed 1]  three instances under load and every class of fault
   docs                 write the tables of docs/reference/configuration.md anew
   plots                draw the pictures in docs/concepts/img
   screenshot           take the picture of /elevation in docs/img
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["deny"] => deny::run(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
+        [what @ ("faults" | "soak"), rest @ ..] => faults::run(what, rest),
         ["plots"] => plots::run(),
         ["docs"] => docs::run(),
         ["screenshot"] => screenshot::run(),

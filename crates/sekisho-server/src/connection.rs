@@ -122,8 +122,13 @@ impl Door {
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let (turn, side) = (own.begin(), self.side);
             let live = Arc::clone(&self.live);
+            let is_h2 = request.version() >= Version::HTTP_2;
             async move {
-                let answer = answer(&live, side, peer, request, &limits).await;
+                let mut answer = answer(&live, side, peer, request, &limits).await;
+                // HTTP/2 has a frame of its own for this, which is sent when the last connections are closed.
+                if !is_h2 && live.app().metrics.is_leaving() {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
                 Ok::<_, Infallible>(answer.map(|body| turn.answer(body)))
             }
         });

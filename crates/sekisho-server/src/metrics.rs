@@ -34,6 +34,8 @@ pub(crate) struct Metrics {
     config_ok: AtomicBool,
     /// True while the Redis of sessions may throw them away.
     sessions_may_be_evicted: AtomicBool,
+    /// True once the server was told to stop.
+    leaving: AtomicBool,
     /// By door and route, made when they are first asked for.
     routes: RwLock<HashMap<(Door, String), Arc<RouteMeter>>>,
 }
@@ -64,6 +66,7 @@ impl Default for Metrics {
             handle,
             config_ok: AtomicBool::new(true),
             sessions_may_be_evicted: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
             routes: RwLock::default(),
         };
         metrics.collect(|| {
@@ -96,6 +99,14 @@ impl Metrics {
 
     pub(crate) fn is_config_ok(&self) -> bool {
         self.config_ok.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.leaving.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn may_evict_sessions(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,20 +110,34 @@ impl Server {
         {
             let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections);
             let api = accept(self.api, Door::new(&self.live, Side::Api), &connections);
-            let grpc = async {
+            let calls = async {
                 match (&grpc, grpc_listener) {
                     (Some(grpc), Some(listener)) => grpc.serve(listener, &connections).await,
                     _ => std::future::pending().await,
                 }
             };
+            let mut serving = pin!(async {
+                tokio::select! {
+                    () = gateway => {}
+                    () = api => {}
+                    () = upkeep(&self.live) => {}
+                    () = census::keep(&self.live) => {}
+                    () = eviction::watch(&self.live) => {}
+                    () = calls => {}
+                }
+            });
             tokio::select! {
                 () = stop => {}
-                () = gateway => {}
-                () = api => {}
-                () = upkeep(&self.live) => {}
-                () = census::keep(&self.live) => {}
-                () = eviction::watch(&self.live) => {}
-                () = grpc => {}
+                () = &mut serving => {}
+            }
+            // Whoever is told before the door closes does not run into it.
+            self.live.app().metrics.leave();
+            if let Some(grpc) = &grpc {
+                grpc.leave().await;
+            }
+            tokio::select! {
+                () = drained(&connections, self.live.app().config.connections.drain) => {}
+                () = &mut serving => {}
             }
         }
         stopping.send_replace(true);
@@ -172,6 +187,16 @@ pub(crate) fn refuse_open_grpc(config: &Config, address: SocketAddr) -> Result<(
 
 async fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     TcpListener::bind(address).await.map_err(|error| StartError::Listen { name, address, error })
+}
+
+/// Until nobody is connected any more, or for so long.
+async fn drained(connections: &GracefulShutdown, longest: Duration) {
+    let everybody_left = async {
+        while connections.count() > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    drop(tokio::time::timeout(longest, everybody_left).await);
 }
 
 async fn upkeep(live: &Live) {

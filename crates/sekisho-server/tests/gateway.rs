@@ -10,7 +10,7 @@ use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_server::{Server, StartError};
 use serde_json::json;
-use support::{TestServer, raw_answer};
+use support::{TestServer, raw_answer, until};
 
 #[test]
 fn five_a_minute_without_any_file() {
@@ -155,6 +155,34 @@ fn a_request_in_flight_is_finished_and_no_other_is_taken() {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("connection: close"), "{reply}");
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_sends_everybody_elsewhere_first() {
+    let mut config = Config::built_in().unwrap();
+    config.connections.drain = std::time::Duration::from_secs(60);
+    let mut server = TestServer::with(config);
+    let mut kept = TcpStream::connect(server.addresses.gateway).unwrap();
+    let mut ask = |path: &str| {
+        write!(kept, "GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        let mut reply = vec![0; 4096];
+        let length = kept.read(&mut reply).unwrap();
+        String::from_utf8_lossy(&reply[..length]).into_owned()
+    };
+    let before = ask("/readyz");
+    assert!(before.starts_with("HTTP/1.1 200") && !before.contains("connection: close"), "{before}");
+    server.stop();
+    let is_told = || {
+        let reply = server.gateway("GET", "/readyz", &[]);
+        reply.status == 503 && reply.json()["status"] == "stopping" && reply.header("connection") == "close"
+    };
+    until(is_told);
+    // Whoever had a connection is served on it once more, and knows that it ends.
+    let last = ask("/api/test");
+    assert!(last.starts_with("HTTP/1.1 200") && last.contains("connection: close"), "{last}");
+    assert_eq!(kept.read(&mut [0; 16]).unwrap(), 0, "it ends when it has answered");
+    // Nobody is left to wait for.
+    until(|| TcpStream::connect(server.addresses.gateway).is_err());
 }
 
 async fn bind(config: Config) -> Result<(), StartError> {

@@ -15,13 +15,14 @@ const RANGE: Range<u16> = 12_000..32_000;
 ///
 /// The claim is a file lock: it ends with the process even after SIGKILL, so nothing has to be cleaned up.
 #[derive(Debug)]
-pub(crate) struct Port {
+pub struct Port {
     number: u16,
     _claim: File,
 }
 
 impl Port {
-    pub(crate) fn claim() -> Port {
+    /// Panics if none is left.
+    pub fn claim() -> Port {
         let dir = claims_dir();
         let span = RANGE.end - RANGE.start;
         let first = random() % span;
@@ -31,7 +32,7 @@ impl Port {
             .expect("a free loopback port below the ephemeral range")
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.number
     }
 
@@ -58,7 +59,7 @@ fn claims_dir() -> PathBuf {
 }
 
 /// Test processes start at different places, so that they rarely meet at a lock.
-fn random() -> u16 {
+pub(crate) fn random() -> u16 {
     let bits = RandomState::new().build_hasher().finish();
     u16::try_from(bits % u64::from(u16::MAX)).expect("a remainder by u16::MAX fits")
 }

@@ -7,8 +7,6 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// Waiting for a condition instead of sleeping keeps tests both fast and steady on a slow machine.
 pub fn poll_until<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) -> Option<T> {
-    #[allow(clippy::disallowed_methods, reason = "a real process is awaited here, so the time is the real one")]
-    let now = Instant::now;
     let deadline = now() + limit;
     loop {
         if let Some(answer) = condition() {
@@ -19,4 +17,9 @@ pub fn poll_until<T>(limit: Duration, mut condition: impl FnMut() -> Option<T>) 
         }
         thread::sleep(PAUSE);
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "real processes are awaited here, so the time is the real one")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }

@@ -1,6 +1,7 @@
 //! One server can be used, killed, frozen, restarted and followed.
 
-use std::io;
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -101,4 +102,37 @@ fn many_servers_started_at_once_get_a_port_each() {
     ports.sort_unstable();
     ports.dedup();
     assert_eq!(ports.len(), 8);
+}
+
+#[test]
+fn a_failover_leaves_the_old_primary_read_only_to_those_it_still_has() {
+    let first = RedisServer::start();
+    let second = RedisServer::start_replica_of(&first);
+    let mut pinned = TcpStream::connect(("127.0.0.1", first.port())).unwrap();
+    let mut set = |expected: &str| {
+        pinned.write_all(b"SET name 1\r\n").unwrap();
+        let mut reply = vec![0; expected.len()];
+        pinned.read_exact(&mut reply).unwrap();
+        assert_eq!(String::from_utf8_lossy(&reply), expected);
+    };
+    set("+OK\r\n");
+    second.promote();
+    first.demote_to(&second);
+    set("-READONLY You can't write against a read only replica.\r\n");
+    second.command(&["SET", "name", "2"]).expect_success();
+    let copied = poll_until(Duration::from_secs(5), || (first.command(&["GET", "name"]).text() == "2").then_some(()));
+    assert!(copied.is_some(), "the old primary never followed");
+}
+
+#[test]
+fn a_full_disk_refuses_writes_until_there_is_room() {
+    let server = RedisServer::start();
+    server.fill_disk();
+    for command in [["SET", "a", "1"].as_slice(), &["PING"]] {
+        assert!(matches!(server.command(command), Reply::Error(message) if message.starts_with("MISCONF")));
+    }
+    assert!(server.command(&["GET", "a"]).is_nil());
+    server.free_disk();
+    server.command(&["SET", "a", "1"]).expect_success();
+    assert_eq!(server.command(&["DBSIZE"]).int(), 1);
 }

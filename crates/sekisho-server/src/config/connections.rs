@@ -20,6 +20,8 @@ pub struct Connections {
     /// Bytes a second, on the average of `grace`, that a client must send of a body or read of an answer. 0 for any.
     pub min_rate: u64,
     pub grace: Duration,
+    /// How long a server that was told to stop still takes connections and requests.
+    pub drain: Duration,
 }
 
 impl Default for Connections {
@@ -31,6 +33,7 @@ impl Default for Connections {
             idle_timeout: Duration::from_secs(60),
             min_rate: 240,
             grace: Duration::from_secs(10),
+            drain: Duration::from_secs(1),
         }
     }
 }
@@ -63,6 +66,14 @@ pub(super) fn read(reader: &mut Reader, node: &Node) -> Connections {
             reader.complain(node.at, format!("`{name}` must be 10ms to 1h"));
         }
         *time = given;
+    }
+    if let Some(node) = fields.peek("drain")
+        && let Some(given) = reader.duration(node, "drain")
+    {
+        if given > Duration::from_secs(3_600) {
+            reader.complain(node.at, "`drain` must be 0s to 1h".to_owned());
+        }
+        connections.drain = given;
     }
     if let Some(rate) = fields.peek("min_rate").and_then(|node| reader.size(node, "min_rate")) {
         connections.min_rate = rate as u64;

@@ -292,6 +292,12 @@ pub(super) static CONNECTIONS: Section = section(
             "bytes a second that a client must send of a body (else 408) or read of an answer (else it is cut off), on the average of `grace`. Only time in which the client is waited for counts. `0B` is any",
         )
         .or(Fallback::Text("240B")),
+        key(
+            "drain",
+            Kind::Duration,
+            "how long a server that was told to stop still takes connections while any are open, with `Connection: close` in every answer and 503 at `/readyz`, so that balancers and clients go elsewhere; 0s to 1h",
+        )
+        .or(Fallback::Text("1s")),
     ],
 );
 

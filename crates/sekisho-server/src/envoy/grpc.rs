@@ -88,6 +88,13 @@ impl Grpc {
         }
     }
 
+    /// Tells those who watch that they should go elsewhere.
+    pub(crate) async fn leave(&self) {
+        for name in NAMES {
+            self.reporter.set_service_status(name, ServingStatus::NotServing).await;
+        }
+    }
+
     /// Tells those who watch, and lets go of them: a watch has no end of its own and would hold up the way down.
     pub(crate) async fn stop(mut self) {
         for name in NAMES {

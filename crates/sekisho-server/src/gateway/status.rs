@@ -36,9 +36,11 @@ pub(super) async fn ready(app: &App) -> Response {
     let decides = answers || app.config.store.on_failure != OnFailure::Closed;
     let needs_sessions = app.config.needs_sessions();
     let revocations = &app.backend.revocations;
-    let is_ready = has_secrets && decides && (has_sessions || !needs_sessions) && revocations.is_ready();
+    let is_leaving = app.metrics.is_leaving();
+    let can_serve = has_secrets && decides && (has_sessions || !needs_sessions) && revocations.is_ready();
+    let is_ready = can_serve && !is_leaving;
     let mut body = json!({
-        "status": if is_ready { "ok" } else { "unavailable" },
+        "status": if is_ready { "ok" } else if is_leaving { "stopping" } else { "unavailable" },
         "checks": {
             "api_key_configured": has_secrets,
             "rate_limiter_backend": if is_memory { "in_memory" } else { "redis" },

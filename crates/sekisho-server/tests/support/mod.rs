@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use sekisho::backend::Backend;
 use sekisho::clock::{ManualClock, Timestamp};
-use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
+use sekisho_server::config::{Config, Connections};
 use sekisho_server::{Addresses, Handle, Server, open_store};
 use serde_json::Value;
 use tokio::net::TcpListener;
@@ -75,7 +75,11 @@ impl TestServer {
         Self::serve(config, ManualClock::default(), None)
     }
 
-    fn serve(config: Config, clock: ManualClock, backend: Option<Backend>) -> Self {
+    fn serve(mut config: Config, clock: ManualClock, backend: Option<Backend>) -> Self {
+        // A test's own client is the last to go, and nobody is told to go elsewhere.
+        if config.connections.drain == Connections::default().drain {
+            config.connections.drain = Duration::ZERO;
+        }
         let (stop, stopped) = oneshot::channel();
         let (ready, addresses) = std::sync::mpsc::channel();
         let serve = async move {

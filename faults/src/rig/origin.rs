@@ -1,0 +1,74 @@
+//! A server that is asked by caches and routes, counts how often, and can be slow.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+#[derive(Debug)]
+pub(crate) struct Origin {
+    port: u16,
+    state: Arc<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    tiles: AtomicU64,
+    delay_ms: AtomicU64,
+}
+
+impl Origin {
+    pub(super) fn start() -> Origin {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("a bound listener has an address").port();
+        let state = Arc::new(State::default());
+        let own = Arc::clone(&state);
+        // It ends with the program. A connection is a thread: there are few, and they are kept.
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = Arc::clone(&own);
+                thread::spawn(move || serve(stream, &state));
+            }
+        });
+        Origin { port, state }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How often tiles were asked for.
+    pub(crate) fn calls(&self) -> u64 {
+        self.state.tiles.load(Ordering::Relaxed)
+    }
+
+    /// How long an answer takes from now on.
+    pub(crate) fn take(&self, time: Duration) {
+        let millis = u64::try_from(time.as_millis()).expect("a short time");
+        self.state.delay_ms.store(millis, Ordering::Relaxed);
+    }
+}
+
+/// Requests without bodies, one after the other.
+fn serve(stream: TcpStream, state: &State) {
+    let Ok(mut out) = stream.try_clone() else { return };
+    let _ = out.set_nodelay(true);
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(Ok(first)) = lines.next() {
+        while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
+        if first.contains("/tiles/") {
+            state.tiles.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(state.delay_ms.load(Ordering::Relaxed)));
+        }
+        let body = "{\"from\":\"origin\"}";
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        if out.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! The last result of each row, kept between runs: a row that was measured again takes the place of its older self on the page.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::report::{Line, Outcome, Target};
+use crate::rows::{ROWS, Row};
+
+pub(crate) fn save(outcome: &Outcome) -> Result<()> {
+    let line = |line: &Line| {
+        let Line { figure, bound, measured, holds, weight, target } = line;
+        json!({ "figure": figure, "bound": bound, "measured": measured, "holds": holds, "weight": weight,
+                "target": target.and_then(|target| Target::ALL.iter().position(|known| *known == target)) })
+    };
+    let lines: Vec<Value> = outcome.lines.iter().map(line).collect();
+    let path = path(outcome.id);
+    fs::create_dir_all(path.parent().context("a folder")?)?;
+    fs::write(path, json!(lines).to_string())?;
+    Ok(())
+}
+
+/// Of every row, in their order.
+pub(crate) fn all() -> Result<Vec<Outcome>> {
+    ROWS.iter().map(load).collect()
+}
+
+fn load(row: &Row) -> Result<Outcome> {
+    let text = fs::read_to_string(path(row.id)).with_context(|| format!("{} was never measured here", row.id))?;
+    let lines: Vec<Value> = serde_json::from_str(&text)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let line = |value: &Value| Line {
+        figure: text(&value["figure"]),
+        bound: text(&value["bound"]),
+        measured: text(&value["measured"]),
+        holds: value["holds"].as_bool().unwrap_or_default(),
+        weight: value["weight"].as_f64().unwrap_or_default(),
+        target: value["target"].as_u64().and_then(|place| Target::ALL.get(usize::try_from(place).ok()?).copied()),
+    };
+    Ok(Outcome { id: row.id, fault: row.fault, lines: lines.iter().map(line).collect() })
+}
+
+fn path(id: &str) -> PathBuf {
+    let here = std::env::current_exe().expect("a path of its own");
+    here.with_file_name("faults-results").join(format!("{id}.json"))
+}

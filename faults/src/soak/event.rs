@@ -1,0 +1,88 @@
+//! One fault of a soak, and what the ledger says about its time.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::check::{failures, over, percentile, to_be_back};
+use crate::ledger::{Entry, Label, Op, Outcome};
+use crate::load::HOT;
+use crate::outage::{Bound, compare};
+use crate::report::{Line, percent, time};
+use crate::rig::Rig;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Event {
+    pub(super) name: &'static str,
+    pub(super) begun: Duration,
+    pub(super) ended: Duration,
+    /// How much more than the limit may be admitted in a window.
+    pub(super) over: f64,
+    /// Whether Redis may come back with less than it had.
+    pub(super) may_lose: bool,
+}
+
+impl Event {
+    pub(super) fn calm(name: &'static str, begun: Duration, ended: Duration) -> Event {
+        Event { name, begun, ended, over: 0.0, may_lose: false }
+    }
+
+    pub(super) fn title(&self, start: Duration) -> String {
+        let at = self.begun.saturating_sub(start).as_secs();
+        format!("{}:{:02} {}", at / 60, at % 60, self.name)
+    }
+
+    pub(super) fn judge(&self, entries: &[Entry], rig: &Rig) -> Vec<Line> {
+        let until = self.ended + rig.settings.window;
+        let meanwhile: Vec<Entry> =
+            entries.iter().filter(|entry| entry.done >= self.begun && entry.done <= until).copied().collect();
+        let worst = over(&meanwhile, rig.settings.limit, rig.settings.window, |subject| subject < HOT);
+        let share = worst.map_or(0.0, |worst| worst.share.max(0.0));
+        let decisions = || meanwhile.iter().filter(|entry| entry.op.is_decision() && entry.outcome != Outcome::Cut);
+        let slow = percentile(decisions().map(Entry::took).collect(), 99.0);
+        let degraded =
+            decisions().filter(|entry| entry.label != Label::Shared).count() as f64 / decisions().count().max(1) as f64;
+        vec![
+            failed(&meanwhile),
+            Line::new("over the limit, worst window", percent(self.over), percent(share), share <= self.over),
+            Line::within("time to be back", to_be_back(&meanwhile, self.ended), Duration::from_secs(2)),
+            Line::within("99 % of decisions", slow, rig.settings.deadline + Duration::from_millis(5)),
+            Line::new("decided by memory", "", percent(degraded), true),
+        ]
+    }
+}
+
+/// What a killed process was just asked is lost with it, and no fault of the others.
+fn failed(entries: &[Entry]) -> Line {
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    let failed = failures(entries).into_iter().filter(|entry| entry.outcome != Outcome::Cut);
+    failed.for_each(|entry| *kinds.entry(format!("{:?} {:?}", entry.op, entry.outcome)).or_default() += 1);
+    let decisions = entries.iter().filter(|entry| entry.op.is_decision()).count();
+    let mut line = Line::none("decisions that failed", kinds.values().sum(), decisions.to_string());
+    kinds.iter().for_each(|(kind, count)| line.measured.push_str(&format!(", {kind}: {count}")));
+    line
+}
+
+/// What can only be said at the end.
+pub(super) fn whole(entries: &[Entry], rig: &Rig, events: &[Event]) -> Result<Vec<Line>> {
+    let losses = events.iter().filter(|event| event.may_lose).count() as f64;
+    let rate = entries.iter().map(|entry| entry.amount).sum::<u64>() as f64
+        / entries.last().map_or(1.0, |entry| entry.done.as_secs_f64());
+    // AOF writes every second, and a replica hears of everything a little later.
+    let missing = Bound { words: "λ·1 s for each kill and failover", count: (losses * rate) as u64 };
+    let unsure = entries.iter().filter(|entry| {
+        entry.label != Label::Shared || entry.outcome == Outcome::Cut || entry.outcome == Outcome::TimedOut
+    });
+    let surplus = Bound {
+        words: "decided by memory with the outcome unknown",
+        count: unsure.map(|entry| entry.amount.max(1)).sum(),
+    };
+    let mut lines = compare(entries, rig, missing, surplus)?;
+    let cut = entries.iter().filter(|entry| entry.op.is_decision() && entry.outcome == Outcome::Cut).count();
+    let kills = events.iter().filter(|event| event.name.contains("instance killed")).count();
+    lines.push(Line::new("requests cut", "those under way at a kill: 36 each", cut.to_string(), cut <= kills * 36));
+    let lost = entries.iter().filter(|entry| entry.op == Op::Session && entry.outcome == Outcome::Unknown).count();
+    lines.push(Line::new("sessions not found", "", format!("{lost}: {}", time(Duration::ZERO)), true));
+    Ok(lines)
+}

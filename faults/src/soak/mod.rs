@@ -1,0 +1,143 @@
+//! Three instances under load, and every class of fault, in an order that a seed decides.
+
+mod classes;
+mod event;
+mod site;
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rand::rngs::SmallRng;
+use rand::seq::{IndexedRandom as _, SliceRandom as _};
+use rand::{RngExt as _, SeedableRng as _};
+
+use self::classes::{CLASSES, Class, LAST};
+use self::event::Event;
+use self::site::Site;
+use crate::clock::{now, pass};
+use crate::load::{Load, Mix};
+use crate::report::{Line, table_of};
+use crate::rig::Figures;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) minutes: f64,
+    pub(crate) seed: u64,
+}
+
+impl Plan {
+    pub(crate) fn of(arguments: &[&str]) -> Result<Plan> {
+        let mut plan = Plan { minutes: 10.0, seed: 1 };
+        let mut words = arguments.iter();
+        while let Some(word) = words.next() {
+            let value = words.next().with_context(|| format!("{word} needs a number"))?;
+            match *word {
+                "--minutes" => plan.minutes = value.parse().context("minutes are a number")?,
+                "--seed" => plan.seed = value.parse().context("a seed is a whole number")?,
+                other => bail!("unknown argument {other}; there are --minutes and --seed"),
+            }
+        }
+        Ok(plan)
+    }
+
+    fn share(self, part: f64) -> Duration {
+        Duration::from_secs_f64(self.minutes * 60.0 * part)
+    }
+}
+
+pub(crate) fn run(plan: Plan) -> Result<bool> {
+    println!(
+        "seed {}, {} minutes; the same again: cargo xtask soak --minutes {} --seed {}",
+        plan.seed, plan.minutes, plan.minutes, plan.seed
+    );
+    let mut random = SmallRng::seed_from_u64(plan.seed);
+    let mut site = Site::start()?;
+    let settings = site.rig.settings.clone();
+    let begun = now();
+    let mut load = Load::start(&site.rig, Mix::everything(settings.limit, settings.window), plan.seed)?;
+
+    // No fault, to know what is usual.
+    pass(plan.share(0.1));
+    let mut events = vec![Event::calm("no fault, at the start", begun, now())];
+    let before = site.figures();
+
+    let until = begun + plan.share(0.85);
+    let mut schedule: Vec<&Class> = CLASSES.iter().collect();
+    schedule.shuffle(&mut random);
+    let mut drawn = 0;
+    let mut problems = Vec::new();
+    while let Some(class) = next(&schedule, drawn, until, &mut random) {
+        drawn += 1;
+        play(class, &mut site, &load, &mut random, &mut events, &mut problems);
+    }
+    let crowded = site.figures();
+    play(&LAST, &mut site, &load, &mut random, &mut events, &mut problems);
+
+    let calm = now();
+    pass(begun.saturating_add(plan.share(1.0)).saturating_sub(now()).max(Duration::from_secs(10)));
+    events.push(Event::calm("no fault, at the end", calm, now()));
+    let after = site.figures();
+    load.stop();
+
+    let entries = load.ledger.entries();
+    let mut rows: Vec<(String, Vec<Line>)> =
+        events.iter().map(|event| (event.title(begun), event.judge(&entries, &site.rig))).collect();
+    let mut whole = problems;
+    whole.extend(event::whole(&entries, &site.rig, &events)?);
+    whole.extend(growth(before, crowded, after));
+    rows.push(("all of it".to_owned(), whole));
+    println!("\n{}", table_of(&rows));
+    let holds = rows.iter().flat_map(|(_, lines)| lines).all(|line| line.holds);
+    let words = if holds { "all holds" } else { "something does not hold" };
+    println!(
+        "seed {}: {words}; {} decisions and more in {:.0} s",
+        plan.seed,
+        entries.len(),
+        now().saturating_sub(begun).as_secs_f64()
+    );
+    Ok(holds)
+}
+
+/// Every class once, then whichever the seed says, while there is time.
+fn next<'a>(schedule: &[&'a Class], drawn: usize, until: Duration, random: &mut SmallRng) -> Option<&'a Class> {
+    match schedule.get(drawn) {
+        Some(class) => Some(class),
+        None if now() < until => schedule.choose(random).copied(),
+        None => None,
+    }
+}
+
+fn play(
+    class: &Class,
+    site: &mut Site,
+    load: &Load,
+    random: &mut SmallRng,
+    events: &mut Vec<Event>,
+    problems: &mut Vec<Line>,
+) {
+    // Faults meet whatever the machine is just doing.
+    pass(Duration::from_millis(random.random_range(0..1_000)));
+    let begun = now();
+    println!("{:6.1} s  {}", begun.as_secs_f64(), class.name);
+    let problem = (class.run)(site, load, random);
+    let ended = now();
+    events.push(Event { name: class.name, begun, ended, over: class.over, may_lose: class.may_lose });
+    if let Err(error) = problem.and_then(|()| site.rig.await_shared()) {
+        problems.push(Line::new(class.name, "runs to its end", format!("{error:#}"), false));
+    }
+    // The windows of one fault are over before the next.
+    pass(site.rig.settings.window.saturating_sub(now().saturating_sub(ended)));
+}
+
+fn growth(before: Figures, crowded: Figures, after: Figures) -> Vec<Line> {
+    let share = after.rss_mib / before.rss_mib - 1.0;
+    let memory =
+        format!("{:.0} → {:.0} MiB (before the restart {:.0})", before.rss_mib, after.rss_mib, crowded.rss_mib);
+    let count =
+        |figure, before: usize, after: usize| Line::new(figure, "0", format!("{before} → {after}"), after <= before);
+    vec![
+        Line::new("growth of memory, all instances", "10 %", memory, share <= 0.10),
+        count("growth of descriptors", before.descriptors, after.descriptors),
+        count("growth of threads", before.threads, after.threads),
+    ]
+}

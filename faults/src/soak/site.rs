@@ -1,0 +1,57 @@
+//! A primary and a replica, each instance with its own way to them.
+
+use anyhow::Result;
+use sekisho_testkit::{Fault, FaultProxy, RedisServer};
+use std::time::Duration;
+
+use crate::rig::{Figures, Rig, Settings};
+
+pub(super) struct Site {
+    servers: [RedisServer; 2],
+    primary: usize,
+    pub(super) proxies: Vec<FaultProxy>,
+    pub(super) rig: Rig,
+}
+
+impl Site {
+    pub(super) fn start() -> Result<Site> {
+        let durable = ["--appendonly", "yes", "--appendfsync", "everysec"];
+        let servers = [RedisServer::start_with(&durable), RedisServer::start_with(&durable)];
+        servers[1].demote_to(&servers[0]);
+        let proxies: Vec<_> = (0..3).map(|_| FaultProxy::to(servers[0].port())).collect();
+        let urls: Vec<_> = proxies.iter().map(FaultProxy::url).collect();
+        // Short windows, so that those of one fault are over before the next.
+        let settings = Settings { limit: 60, window: Duration::from_secs(5), ..Settings::default() };
+        let rig = Rig::start(&urls, settings);
+        rig.await_shared()?;
+        Ok(Site { servers, primary: 0, proxies, rig })
+    }
+
+    pub(super) fn redis(&self) -> &RedisServer {
+        &self.servers[self.primary]
+    }
+
+    pub(super) fn set(&self, fault: Fault) {
+        self.proxies.iter().for_each(|proxy| proxy.set(fault));
+    }
+
+    /// The replica takes over; connections stay on the old primary, which is read-only now.
+    pub(super) fn fail_over(&mut self) {
+        let (old, new) = (self.primary, 1 - self.primary);
+        self.servers[new].promote();
+        self.servers[old].demote_to(&self.servers[new]);
+        self.primary = new;
+        self.proxies.iter().for_each(|proxy| proxy.repoint(self.servers[new].port()));
+    }
+
+    /// Of all instances together.
+    pub(super) fn figures(&self) -> Figures {
+        let all = self.rig.instances.iter().map(|instance| instance.figures());
+        let none = Figures { rss_mib: 0.0, descriptors: 0, threads: 0 };
+        all.fold(none, |sum, one| Figures {
+            rss_mib: sum.rss_mib + one.rss_mib,
+            descriptors: sum.descriptors + one.descriptors,
+            threads: sum.threads + one.threads,
+        })
+    }
+}
