@@ -100,7 +100,7 @@ fn f34_what_is_no_reply_is_an_outage_and_takes_no_memory() {
         let account = Account::of(&rig.server, &format!("garbage-{}", garbage.len()));
         rig.proxy.set(Fault::Inject(garbage));
         until(|| account.check().is_degraded);
-        (0..5).for_each(|_| drop(account.check()));
+        (0..5).for_each(|_| _ = account.check());
         let after = resident();
         assert!(after < before + (64 << 20), "{garbage:?}: {before} bytes, then {after}");
         rig.proxy.set(Fault::Pass);

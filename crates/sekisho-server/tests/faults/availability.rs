@@ -86,7 +86,7 @@ fn f7_a_line_that_is_too_narrow_is_an_outage_and_nothing_piles_up() {
         thread::scope(|scope| {
             for client in 0..8 {
                 let account = Account::of(&rig.server, &format!("client-{client}"));
-                scope.spawn(move || (0..40).for_each(|_| drop(account.check())));
+                scope.spawn(move || (0..40).for_each(|_| _ = account.check()));
             }
         });
     };

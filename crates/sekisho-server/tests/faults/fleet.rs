@@ -37,7 +37,7 @@ fn f3_three_instances_without_their_redis_admit_no_more_than_one_limit() {
     redis.restart();
     servers.iter().for_each(until_shared);
     assert_eq!(accounts[0].counted().0, without, "told by three, each what it admitted");
-    accounts.iter().for_each(|account| drop(account.check()));
+    accounts.iter().for_each(|account| _ = account.check());
     assert!(admitted() <= without.max(LIMIT));
 }
 
@@ -53,7 +53,7 @@ fn f14_a_part_of_the_fleet_that_is_cut_off_has_its_share_and_no_more() {
     let accounts: Vec<_> = servers.iter().map(|server| Account::of(server, "split")).collect();
     until(|| accounts[1].check().is_degraded);
     for account in &accounts {
-        (0..2 * LIMIT).for_each(|_| drop(account.check()));
+        (0..2 * LIMIT).for_each(|_| _ = account.check());
     }
     assert_eq!(accounts[0].admitted(), LIMIT, "one side has the whole limit: it cannot know");
     assert_eq!(accounts[1].admitted(), LIMIT / 2, "the other its share of two");
@@ -77,7 +77,7 @@ fn f53_what_many_subjects_were_admitted_is_written_back_and_nobody_fails_meanwhi
     until(|| accounts[0].check().is_degraded && accounts[SUBJECTS].check().is_degraded);
     thread::scope(|scope| {
         for half in accounts.chunks(SUBJECTS) {
-            scope.spawn(move || half.iter().for_each(|account| drop(account.check())));
+            scope.spawn(move || half.iter().for_each(|account| _ = account.check()));
         }
     });
     for server in &servers {
