@@ -2,10 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use std::time::Duration;
+
+use sekisho_testkit::poll_until;
 use serde_json::{Value, json};
 
 use crate::rig::degraded_of;
-use crate::support::{Reply, TestServer, until};
+use crate::support::{Reply, TestServer};
+
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Of the policies in the rig.
 pub(crate) const LIMIT: u64 = 20;
@@ -103,14 +108,19 @@ impl<'a> Account<'a> {
         self.server.counted("day", &self.subject)
     }
 
-    /// Redis counts what was admitted. Where replies were lost, no less than that, and no more than it may have been asked.
+    /// Redis comes to count what was admitted. Where replies were lost, no less than that, and no more than it may have been
+    /// asked.
     #[track_caller]
     pub(crate) fn assert_counted(&self, exactly: bool) {
-        until(|| self.counted().1 == 0);
-        let (used, admitted) = (self.counted().0, self.admitted());
+        let admitted = self.admitted();
         let slack = if exactly { 0 } else { self.unsure.load(Ordering::SeqCst) };
         let range = admitted..=admitted + slack;
-        assert!(range.contains(&used), "{}: {used} counted, {range:?} admitted", self.subject);
+        let mut counted = (0, 0);
+        let told = poll_until(PATIENCE, || {
+            counted = self.counted();
+            (counted.1 == 0 && range.contains(&counted.0)).then_some(())
+        });
+        assert!(told.is_some(), "{}: {counted:?} counted and held, {range:?} admitted", self.subject);
     }
 
     /// Goes on until the limit refuses, with the store deciding all the time.

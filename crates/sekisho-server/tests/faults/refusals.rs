@@ -41,14 +41,28 @@ fn f27_a_redis_with_another_password_is_away() {
     outage(&server, Lost::Nothing, begin, || console.ask("CONFIG SET requirepass hunter2"));
 }
 
-/// The whole of scripting is taken away, or one command inside of scripts.
 #[test]
-fn f27_a_user_who_may_do_less_than_before_finds_it_away() {
-    for right in ["@scripting", "set"] {
-        let rig = Rig::start();
-        let acl = |what: String| drop(rig.redis.command(&["ACL", "SETUSER", "default", &what]).expect_success());
-        rig.outage(|| acl(format!("-{right}")), || acl(format!("+{right}")));
+fn f27_a_user_who_may_run_no_scripts_any_more_finds_it_away() {
+    let rig = Rig::start();
+    let acl = |what: &str| drop(rig.redis.command(&["ACL", "SETUSER", "default", what]).expect_success());
+    rig.outage(|| acl("-@scripting"), || acl("+@scripting"));
+}
+
+/// Scripts are run, and may not write.
+#[test]
+fn f27_a_user_who_may_not_write_in_scripts_is_decided_for_here() {
+    let rig = Rig::start();
+    let account = Account::of(&rig.server, "readers");
+    let acl = |what: &str| drop(rig.redis.command(&["ACL", "SETUSER", "default", what]).expect_success());
+    assert!(!account.check().is_degraded);
+    acl("-set");
+    for _ in 0..3 {
+        assert!(account.check().is_degraded && account.check_both().is_degraded);
     }
+    acl("+set");
+    until_shared(&rig.server);
+    account.assert_counted(true);
+    account.use_up();
 }
 
 #[test]

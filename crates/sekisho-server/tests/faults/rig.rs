@@ -74,7 +74,7 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
 
     begin();
     let probe = Account::of(server, "probe");
-    until(|| probe.check().is_degraded);
+    until(|| probe.check().is_degraded && !is_well(server));
     assert_degraded(server);
     for _ in 0..5 {
         assert!(hot.check().is_degraded);

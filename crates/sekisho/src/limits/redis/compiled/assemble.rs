@@ -50,6 +50,7 @@ const RUN: &str = "for j = 1, #ARGV do
   local ok, reply = try(job, j)
   if not ok then
     reply = type(reply) == 'table' and reply.err or tostring(reply)
+    if find(reply, 'user executing the script', 1, true) then return { err = 'NOPERM ' .. reply } end
     if find(reply, '^%u+ ') then return { err = reply } end
     if find(reply, ': %-%u+ ') then return { err = 'ERR ' .. reply } end
     reply = '\\7'
