@@ -66,7 +66,6 @@ impl<'a> Account<'a> {
         assert!([200, 429].contains(&reply.status), "{} {}", reply.status, reply.text);
         let answer = reply.json();
         let label = degraded_of(&answer);
-        assert_eq!(reply.header("x-sekisho-degraded"), label);
         assert!(["", "memory"].contains(&label), "{label}");
         let checked = Checked { is_allowed: reply.status == 200, is_degraded: !label.is_empty() };
         self.admitted.fetch_add(u64::from(checked.is_allowed), Ordering::SeqCst);

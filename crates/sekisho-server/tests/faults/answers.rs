@@ -93,11 +93,11 @@ fn f34_replies_in_pieces_are_whole() {
 #[test]
 fn f34_what_is_no_reply_is_an_outage_and_takes_no_memory() {
     let rig = Rig::start();
-    for garbage in
-        ["$-5\r\n", "$536870912\r\n", "*1000000000\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", ":1\r\n", "+OK\r\n"]
-    {
+    let garbage =
+        ["$-5\r\n", "$536870912\r\n", "*1000000000\r\n", "HTTP/1.1 400 Bad Request\r\n\r\n", ":1\r\n", "+OK\r\n"];
+    for (number, garbage) in garbage.into_iter().enumerate() {
         let before = resident();
-        let account = Account::of(&rig.server, &format!("garbage-{}", garbage.len()));
+        let account = Account::of(&rig.server, &format!("garbage-{number}"));
         rig.proxy.set(Fault::Inject(garbage));
         until(|| account.check().is_degraded);
         (0..5).for_each(|_| _ = account.check());

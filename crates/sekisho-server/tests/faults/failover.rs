@@ -3,7 +3,7 @@
 use sekisho_testkit::{Fault, RedisServer};
 
 use crate::account::Account;
-use crate::rig::{Rig, until_shared};
+use crate::rig::{Rig, in_step, until_shared};
 use crate::support::until;
 
 fn pair() -> (Rig, RedisServer) {
@@ -12,17 +12,12 @@ fn pair() -> (Rig, RedisServer) {
     (rig, second)
 }
 
-/// What was acknowledged is on both.
-fn in_step(primary: &RedisServer) {
-    assert_eq!(primary.command(&["WAIT", "1", "5000"]).int(), 1);
-}
-
 /// The old primary keeps its connections and answers READONLY; the name leads to the new one only later.
 #[test]
 fn f16_a_primary_that_has_become_a_replica_is_left_for_the_new_one() {
     let (rig, second) = pair();
     let begin = || {
-        in_step(&rig.redis);
+        in_step(&rig.redis, &second);
         second.promote();
         rig.redis.demote_to(&second);
     };
@@ -37,7 +32,7 @@ fn f16_pinned_connections_are_given_up_with_the_first_readonly() {
     let (rig, second) = pair();
     let account = Account::of(&rig.server, "pinned");
     (0..5).for_each(|_| assert!(!account.check().is_degraded));
-    in_step(&rig.redis);
+    in_step(&rig.redis, &second);
     second.promote();
     rig.redis.demote_to(&second);
     rig.proxy.repoint(second.port());
@@ -68,7 +63,7 @@ fn f16_f9_a_failover_with_swallowed_replies_charges_no_reservation_twice() {
     rig.proxy.set(Fault::DropReply { one_in: 3 });
     for round in 0..6 {
         if round == 3 {
-            in_step(&rig.redis);
+            in_step(&rig.redis, &second);
             second.promote();
             rig.redis.demote_to(&second);
             rig.proxy.repoint(second.port());

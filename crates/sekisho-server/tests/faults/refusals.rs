@@ -5,7 +5,7 @@ use std::thread;
 use sekisho_testkit::{Fault, FaultProxy, RedisServer};
 
 use crate::account::Account;
-use crate::rig::{Console, Lost, Rig, outage, serve, until_shared};
+use crate::rig::{Console, Lost, Rig, in_step, outage, serve, until_shared};
 use crate::support::until;
 
 #[test]
@@ -104,7 +104,7 @@ fn f31_a_replica_without_its_primary_is_away_until_it_is_one() {
     let replica = RedisServer::start_replica_of(&rig.redis);
     replica.command(&["CONFIG", "SET", "replica-serve-stale-data", "no"]).expect_success();
     let begin = || {
-        assert_eq!(rig.redis.command(&["WAIT", "1", "5000"]).int(), 1);
+        in_step(&rig.redis, &replica);
         rig.redis.kill9();
         rig.proxy.repoint(replica.port());
         rig.proxy.cut();

@@ -15,8 +15,10 @@ policies:
   day: { lease: 10m, rules: [{ name: day, algorithm: fixed_window, limit: 20, window: 1d }] }
   other: { lease: 10m, rules: [{ name: log, algorithm: sliding_log, limit: 20, window: 1d }] }
   seed: { rules: [{ name: day, algorithm: fixed_window, limit: 20, window: 1d, key: "rate:{{{subject}}}:{date}" }] }
+  gate: { subject: ip, rules: [{ name: day, algorithm: fixed_window, limit: 1000, window: 1d }] }
   loose: { on_failure: open, rules: [{ name: day, algorithm: fixed_window, limit: 20, window: 1d }] }
   strict: { on_failure: closed, rules: [{ name: day, algorithm: fixed_window, limit: 20, window: 1d }] }
+routes: [{ match: { path: /gate }, policy: gate, respond: {} }]
 "#;
 
 /// A server of so many, with a deadline that a busy machine keeps.
@@ -49,6 +51,11 @@ impl Rig {
         outage(&self.server, Lost::Nothing, begin, end);
     }
 
+    /// One after which Redis knows nothing of what was before.
+    pub(crate) fn outage_with_lost_counts(&self, begin: impl FnOnce(), end: impl FnOnce()) {
+        outage(&self.server, Lost::Counts, begin, end);
+    }
+
     /// One in which Redis may do what it was asked, and nobody learns it.
     pub(crate) fn outage_with_lost_replies(&self, begin: impl FnOnce(), end: impl FnOnce()) {
         outage(&self.server, Lost::Replies, begin, end);
@@ -59,6 +66,7 @@ impl Rig {
 pub(crate) enum Lost {
     Nothing,
     Replies,
+    Counts,
 }
 
 /// Nobody fails, every answer without the store says so, the limit holds, and in the end Redis has counted what was
@@ -70,7 +78,8 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
         hot.check();
     }
     assert_eq!(hot.counted(), (3, 0), "they were shared");
-    let before = hot.reserve();
+    // A Redis that has lost a reservation says that it is unknown.
+    let before = (lost != Lost::Counts).then(|| hot.reserve());
 
     begin();
     let probe = Account::of(server, "probe");
@@ -80,10 +89,10 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
         assert!(hot.check().is_degraded);
         assert!(both.check_both().is_degraded);
     }
-    for _ in 0..2 {
-        hot.settle(&before, 2);
+    if let Some(before) = &before {
+        (0..2).for_each(|_| hot.settle(before, 2));
+        hot.admit(2);
     }
-    hot.admit(2);
     let released = hot.reserve();
     let open = hot.reserve();
     for _ in 0..2 {
@@ -94,16 +103,16 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
     until_shared(server);
     for _ in 0..2 {
         hot.settle(&open, 3);
-        hot.settle(&before, 2);
+        before.iter().for_each(|before| hot.settle(before, 2));
         hot.release(&released);
     }
     hot.admit(3);
     for account in [&hot, &both, &probe] {
-        account.assert_counted(lost == Lost::Nothing);
+        account.assert_counted(lost != Lost::Replies);
         account.use_up();
         assert!(account.admitted() <= LIMIT);
     }
-    if lost == Lost::Nothing {
+    if lost != Lost::Replies {
         assert_eq!(hot.admitted(), LIMIT, "nothing is charged for what was not admitted");
     }
 }
@@ -116,7 +125,9 @@ pub(crate) fn assert_degraded(server: &TestServer) {
     assert_eq!(checks["rate_limiter_backend"], "in_memory", "{checks}");
     let check = |policy: &str| server.post("/v1/check", json!({ "policy": policy, "subject": "s" }));
     let loose = check("loose");
-    assert_eq!((loose.status, loose.header("x-sekisho-degraded")), (200, "open"), "{}", loose.text);
+    assert_eq!((loose.status, degraded_of(&loose.json())), (200, "open"), "{}", loose.text);
+    let passed = server.gateway("GET", "/gate", &[]);
+    assert_eq!((passed.status, passed.header("x-sekisho-degraded")), (200, "memory"), "{}", passed.text);
     let strict = check("strict");
     assert_eq!((strict.status, strict.header("retry-after")), (503, "1"), "{}", strict.text);
 }
@@ -132,6 +143,18 @@ pub(crate) fn until_shared(server: &TestServer) {
 pub(crate) fn is_well(server: &TestServer) -> bool {
     let reply = server.gateway("GET", "/readyz", &[]);
     reply.status == 200 && reply.json()["checks"]["rate_limiter_ok"] == true
+}
+
+/// Waits until what was acknowledged is on both.
+pub(crate) fn in_step(primary: &RedisServer, replica: &RedisServer) {
+    let offset = |server: &RedisServer, name: &str| {
+        let info = server.command(&["INFO", "replication"]).text();
+        info.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+    };
+    until(|| {
+        let sent = offset(primary, "master_repl_offset:");
+        sent.is_some() && offset(replica, "slave_repl_offset:") == sent
+    });
 }
 
 /// The sum over all labels; 0 where there is none yet.
