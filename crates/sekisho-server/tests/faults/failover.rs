@@ -48,7 +48,8 @@ fn f16_pinned_connections_are_given_up_with_the_first_readonly() {
 fn f17_a_planned_failover_loses_nothing() {
     let (rig, second) = pair();
     let begin = || {
-        rig.redis.command(&["FAILOVER", "TO", "127.0.0.1", &second.port().to_string()]).expect_success();
+        // A primary takes a moment longer than its replica to see that they are linked.
+        until(|| rig.redis.command(&["FAILOVER", "TO", "127.0.0.1", &second.port().to_string()]).is_ok());
         second.await_info("replication", "role:master");
         rig.redis.await_info("replication", "role:slave");
     };
