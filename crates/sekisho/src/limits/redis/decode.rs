@@ -40,10 +40,10 @@ pub(super) enum Reply {
 /// Reads a reply; `rules` gives the number of rules of each target.
 pub(super) fn reply(value: &redis::Value, rules: &[usize]) -> Result<Reply, Error> {
     let redis::Value::BulkString(bytes) = value else {
-        return Err(unreadable("a script reply", format!("expected a string, got {value:?}")));
+        return Err(garbled(format!("expected a string, got {value:?}")));
     };
     let mut bytes = Bytes(bytes);
-    read(&mut bytes, rules).unwrap_or_else(|| Err(unreadable("a script reply", "it ended early".into())))
+    read(&mut bytes, rules).unwrap_or_else(|| Err(garbled("it ended early".into())))
 }
 
 fn read(bytes: &mut Bytes<'_>, rules: &[usize]) -> Option<Result<Reply, Error>> {
@@ -87,13 +87,13 @@ pub(super) fn compiled(
     is_reserve: bool,
 ) -> Result<Option<Taken>, Error> {
     let redis::Value::BulkString(bytes) = value else {
-        return Err(unreadable("a script reply", format!("expected a string, got {value:?}")));
+        return Err(garbled(format!("expected a string, got {value:?}")));
     };
     if **bytes == [7] {
         return Ok(None);
     }
     let taken = read_compiled(&mut Bytes(bytes), policy, when, is_reserve);
-    taken.map(Some).ok_or_else(|| unreadable("a script reply", "it ended early".into()))
+    taken.map(Some).ok_or_else(|| garbled("it ended early".into()))
 }
 
 fn read_compiled(bytes: &mut Bytes<'_>, policy: &Policy, when: When, is_reserve: bool) -> Option<Taken> {
@@ -155,6 +155,11 @@ impl Bytes<'_> {
         self.0 = rest;
         Some(String::from_utf8_lossy(bytes).into_owned())
     }
+}
+
+/// The reply is none of the script's: what came in between has changed it. The script has run.
+fn garbled(reason: String) -> Error {
+    Error::Unavailable { reason: format!("a reply could not be read: {reason}"), may_have_run: true }
 }
 
 fn unreadable(key: &str, reason: String) -> Error {

@@ -315,5 +315,5 @@ fn unavailable(error: crate::store::redis::Error) -> Error {
 }
 
 fn unexpected(reply: &Reply) -> Error {
-    Error::Corrupt { key: "a script reply".into(), reason: format!("{reply:?} does not answer what was asked") }
+    Error::Unavailable { reason: format!("{reply:?} does not answer what was asked"), may_have_run: true }
 }

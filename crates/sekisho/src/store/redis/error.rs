@@ -51,10 +51,7 @@ impl Error {
             Self::Unknown { .. } | Self::BadReply { .. } => true,
             // A script has no rollback, so an error inside it leaves what it wrote before. The codes listed are only
             // given before the first write.
-            Self::Server { code, .. } => !matches!(
-                code.as_str(),
-                "BUSY" | "CROSSSLOT" | "MISCONF" | "MOVED" | "NOAUTH" | "NOREPLICAS" | "NOSCRIPT" | "OOM"
-            ),
+            Self::Server { code, .. } => !matches!(code.as_str(), "CROSSSLOT" | "MOVED" | "NOSCRIPT"),
         }
     }
 
@@ -78,8 +75,10 @@ pub(super) enum Failure {
     Moved { address: String },
     /// The slot is on its way to another server, which has this key already.
     Ask { address: String },
-    /// The server cannot serve this now and says that it did not try.
+    /// The server cannot serve this now and says that it did not try: the cluster is being put in order.
     Busy { code: String, message: String },
+    /// The server serves nobody, or not us, and will not soon: it has not tried.
+    Refused { code: String, message: String },
     /// The server has become a replica.
     ReadOnly,
     /// There was no connection, so nothing was sent.
@@ -102,9 +101,10 @@ impl Failure {
             // Before Redis 7 the code of an error inside a script is part of the text. No write can have come first:
             // all of them are refused.
             "ERR" if message.contains("-READONLY You can't write") => Self::ReadOnly,
-            code @ ("TRYAGAIN" | "CLUSTERDOWN" | "LOADING" | "MASTERDOWN") => {
-                Self::Busy { code: code.to_owned(), message: message.to_owned() }
-            }
+            code @ ("TRYAGAIN" | "CLUSTERDOWN") => Self::Busy { code: code.to_owned(), message: message.to_owned() },
+            // A script that it refuses it refuses before the first write.
+            code @ ("BUSY" | "LOADING" | "MASTERDOWN" | "MISCONF" | "NOAUTH" | "NOPERM" | "NOREPLICAS" | "OOM"
+            | "WRONGPASS") => Self::Refused { code: code.to_owned(), message: message.to_owned() },
             _ => Self::from_job(error),
         }
     }
@@ -124,7 +124,9 @@ impl Failure {
             Self::Lost { reason } => return Error::unknown(format!("{server}: {reason}")),
             Self::Moved { address } => format!("{server} sent us to {address} once too often").into(),
             Self::Ask { address } => format!("{server} asked us to ask {address} once too often").into(),
-            Self::Busy { code, message } => format!("{server}: {code} {message}").into(),
+            Self::Busy { code, message } | Self::Refused { code, message } => {
+                format!("{server}: {code} {message}").into()
+            }
             Self::ReadOnly => format!("{server} is a read-only replica").into(),
             Self::Disconnected => format!("{server} is not connected").into(),
         };

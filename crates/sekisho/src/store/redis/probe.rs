@@ -22,7 +22,7 @@ pub(super) async fn serves(connection: &mut MultiplexedConnection, slots: &Range
 
 /// Whether an error says that the server serves nobody now, rather than that it minds this call.
 pub(super) fn refuses(code: &str) -> bool {
-    const CODES: [&str; 12] = [
+    const CODES: [&str; 13] = [
         "BUSY",
         "CLUSTERDOWN",
         "DENIED",
@@ -30,6 +30,7 @@ pub(super) fn refuses(code: &str) -> bool {
         "MASTERDOWN",
         "MISCONF",
         "NOAUTH",
+        "NOPERM",
         "NOREPLICAS",
         "OOM",
         "READONLY",

@@ -8,7 +8,7 @@ const END_RULE: usize = 6;
 const ENDS: usize = 8;
 
 /// Locals are found sooner than globals.
-const LOCALS: [(&str, &str); 13] = [
+const LOCALS: [(&str, &str); 14] = [
     ("floor", "math.floor"),
     ("ceil", "math.ceil"),
     ("max", "math.max"),
@@ -20,6 +20,7 @@ const LOCALS: [(&str, &str); 13] = [
     ("sunpack", "struct.unpack"),
     ("call", "redis.call"),
     ("pcall", "redis.pcall"),
+    ("try", "pcall"),
     ("KEYS", "KEYS"),
     ("ARGV", "ARGV"),
 ];
@@ -41,6 +42,22 @@ const CLOCK: &str = "if now == 0 then
   now = time
 end
 local reply = '\\7'
+";
+
+/// Runs each job for itself. A record that cannot be read is left to the general script, which says what is wrong with it;
+/// what Redis itself says (a word in capitals; Redis 6 puts the place before it) concerns the whole call.
+const RUN: &str = "for j = 1, #ARGV do
+  local ok, reply = try(job, j)
+  if not ok then
+    reply = type(reply) == 'table' and reply.err or tostring(reply)
+    if find(reply, 'user executing the script', 1, true) then return { err = 'NOPERM ' .. reply } end
+    if find(reply, '^%u+ ') then return { err = reply } end
+    if find(reply, ': %-%u+ ') then return { err = 'ERR ' .. reply } end
+    reply = '\\7'
+  end
+  replies[j] = reply
+end
+return replies
 ";
 
 const RECORD: &str = "local raw = pcall('GET', key)\n";
@@ -68,7 +85,7 @@ impl Parts {
         let open = if self.keys == 0 { OPEN } else { "holds == ''" };
         let save = if self.keep.is_empty() { String::new() } else { self.save("0") };
         let body = format!(
-            "{once}for j = 1, #ARGV do
+            "{once}local function job(j)
 local base = (j - 1) * {stride}
 local key = KEYS[base + 1]
 {keys}local now, slack{amount_names}{period_names}{names} = sunpack('>I8I4{amount_format}{period_format}{format}', ARGV[j])
@@ -92,10 +109,9 @@ else
 end
 end
 end
-replies[j] = reply
+return reply
 end
-return replies
-",
+{RUN}",
             record = self.record(),
             stride = self.keys + 1,
             amount_format = self.amounts.0,
@@ -113,7 +129,7 @@ return replies
         let settled: String =
             (0..self.rules).map(|i| format!("if n{i} == 281474976710655 then n{i} = q{i} end\n")).collect();
         let body = format!(
-            "for j = 1, #ARGV do
+            "local function job(j)
 local key = KEYS[j]
 local now, slack, tag, ending{amount_names}{period_names} = sunpack('>I8I4c32I1{amount_format}{period_format}', ARGV[j])
 {CLOCK}{RECORD}if type(raw) == 'string' then
@@ -128,10 +144,9 @@ holds = #holds == {SIZE} and '' or sub(holds, 1, pos - 1) .. sub(holds, pos + {S
 end
 end
 end
-replies[j] = reply
+return reply
 end
-return replies
-",
+{RUN}",
             amount_format = self.amounts.0,
             amount_names = self.amounts.1,
             period_format = self.periods.0,

@@ -16,14 +16,27 @@
 --       5 ended: per target ending (1; 0 unknown), then an amount (6) per rule
 --
 -- It is a script because a decision reads and writes several rules at once, and nothing may come between. Many jobs run
--- in one call; each is caught for itself, and reads every key before it writes the first: Redis rolls nothing back.
+-- in one call; each is caught for itself, and reads every key before it writes the first: Redis rolls nothing back. What the
+-- server refuses altogether it refuses the whole call.
 
 setmetatable(L, { __index = function(_, name)
   more()
   return rawget(L, name)
 end })
 
-local refusals = { MISCONF = true, NOREPLICAS = true, OOM = true, READONLY = true }
+-- What the whole server refuses, and no fault of a subject's. All of them are said before the first write. Redis 6 says
+-- where it was said before it says what.
+local REFUSALS = { MISCONF = true, NOPERM = true, NOREPLICAS = true, OOM = true, READONLY = true }
+local function refusal(reason)
+  local said = string.match(reason, '^%u+ .*') or string.match(reason, ': %-(%u+ .*)')
+  if not said then return nil end
+  if REFUSALS[string.match(said, '^%u+')] then return said end
+  if string.find(said, 'user executing the script', 1, true) or string.find(said, 'ACL failure', 1, true) then
+    return 'NOPERM ' .. said
+  end
+  return nil
+end
+
 local replies, k, a, count, time = {}, 1, 1, #ARGV, nil
 while a <= count do
   local body = ARGV[a]
@@ -39,9 +52,8 @@ while a <= count do
   local ok, reply = pcall(run, body, targets, k, a, now, slack)
   if not ok then
     local reason = type(reply) == 'table' and reply.err or tostring(reply)
-    -- A server that takes no writes has taken none of this call's, and serves none of its jobs.
-    local code = string.match(reason, '^%-?(%u+) ')
-    if refusals[code] then return redis.error_reply(reason) end
+    local refused = refusal(reason)
+    if refused then return { err = refused } end
     reply = spack('>I1I2c0I2c0', 4, #KEYS[k], KEYS[k], #reason, reason)
   end
   replies[#replies + 1] = reply
