@@ -24,6 +24,8 @@ Usage: cargo xtask <command>
   tidy                 file lengths, import rule, suites, leftovers, whitespace, links
   deny                 licences, banned crates and sources of the dependencies
   bench <name> [args…] run one benchmark
+  fuzz <target|all> [--minutes N] [--seed N] [--keep]
+                       change inputs of one parser or of all for so long; what crashes is kept in fuzz/crashes
   docs                 write the tables of docs/reference/configuration.md anew
   plots                draw the pictures in docs/concepts/img
   screenshot           take the picture of /elevation in docs/img
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["deny"] => deny::run(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
+        ["fuzz", rest @ ..] => shell::cargo(&[&["run", "--package", "sekisho-fuzz", "--"], rest].concat()),
         ["plots"] => plots::run(),
         ["docs"] => docs::run(),
         ["screenshot"] => screenshot::run(),

@@ -162,7 +162,7 @@ async fn bind(config: Config) -> Result<(), StartError> {
 }
 
 #[tokio::test]
-async fn it_does_not_start_open_but_without_its_store() {
+async fn a64_it_does_not_start_open_but_without_its_store() {
     let mut config = Config::built_in().unwrap();
     config.listen = "127.0.0.1:0".parse().unwrap();
     config.api = "0.0.0.0:0".parse().unwrap();

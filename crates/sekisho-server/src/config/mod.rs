@@ -42,7 +42,11 @@ pub use audit::AuditTo;
 pub use caches::{CacheConfig, OriginConfig, RefreshConfig, SqlConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
+#[cfg(feature = "fuzzing")]
+pub(crate) use domain::read_text;
 pub use domain_policies::DomainFile;
+#[cfg(feature = "fuzzing")]
+pub(crate) use domain_policies::parse_domain_file;
 pub use elevation::{ElevationConfig, TileFormat};
 use env::Environment;
 pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};

@@ -9,14 +9,14 @@ const BEFORE: &[u8] = b"\"cached_at\":\"";
 const AFTER: &[u8] = b"\"}";
 
 /// The object without the time, and its time if it says one that can be read. What was written here comes back byte for byte.
-pub(super) fn read(text: &[u8]) -> Option<(Vec<u8>, Option<Timestamp>)> {
+pub(crate) fn read(text: &[u8]) -> Option<(Vec<u8>, Option<Timestamp>)> {
     let mut object: Map<String, Value> = serde_json::from_slice(text).ok()?;
     let at = object.remove(TIME).and_then(|at| time(at.as_str()?));
     Some((written_here(text).map_or_else(|| serde_json::to_vec(&object).ok(), Some)?, at))
 }
 
 /// The two parts that the time stands between. `None`: it is no object.
-pub(super) fn parts(content: &[u8]) -> Option<(Vec<u8>, &'static [u8])> {
+pub(crate) fn parts(content: &[u8]) -> Option<(Vec<u8>, &'static [u8])> {
     let mut object: Map<String, Value> = serde_json::from_slice(content).ok()?;
     let mut head = match object.remove(TIME) {
         Some(_) => serde_json::to_vec(&object).ok()?,

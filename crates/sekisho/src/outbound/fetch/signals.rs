@@ -18,7 +18,7 @@ struct Left {
 ///
 /// A server that says no says how long with `Retry-After`, or with a quota that is empty; what it says of quotas that are
 /// not empty is then not why, and is not taken for an answer.
-pub(super) fn not_before(status: u16, headers: &HeaderMap, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn not_before(status: u16, headers: &HeaderMap, now: Timestamp) -> Option<Timestamp> {
     let says_no = matches!(status, 429 | 503);
     let asked = (says_no || (300..400).contains(&status)).then(|| wait(headers, now)).flatten();
     let quotas = quotas(headers, now).into_iter().filter(|left| !says_no || left.requests < 1.0);
