@@ -337,6 +337,7 @@ fn a37_a_failure_is_told_and_not_kept() {
     let reply = server.get("/v1/caches/a/1");
     assert!(reply.status == 502 && !reply.text.contains("poison"), "{reply:?}");
     until(|| {
+        server.clock.advance(std::time::Duration::from_secs(1));
         let reply = server.get("/v1/caches/a/1");
         assert!(!reply.text.contains("poison"), "{reply:?}");
         reply.text == "good"

@@ -26,7 +26,7 @@ fn a62_the_least_rights_are_enough_and_no_more() {
     let config = format!(
         r#"
 store: {{ url: "{url}", timeout: 10s }}
-sessions: {{ idle: 10m }}
+sessions: {{ ttl: 10m }}
 policies:
   native: {{ subject: user, rules: [{{ algorithm: sliding_log, limit: 3, window: 60s }}] }}
   shared:

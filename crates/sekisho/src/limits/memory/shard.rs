@@ -169,7 +169,8 @@ impl Record {
         self.holds.is_empty() && self.override_.is_none()
     }
 
-    /// Orders records of equal idle time by how much they have counted.
+    /// How much longer a record is worth keeping for what it has counted: a minute for each request after the first. So
+    /// a subject at its limit outweighs the strangers of a long flood, who come later and would otherwise be idle later.
     fn weight(&self) -> u64 {
         let counted = |state: &State| match state {
             State::Window(s) => s.count,
@@ -178,7 +179,7 @@ impl Record {
             State::Interpolated(s) => s.current.saturating_add(s.previous),
             State::Bucket(_) | State::Concurrency { .. } | State::Interval(_) | State::Block { .. } => 0,
         };
-        self.states.iter().map(counted).max().unwrap_or(0).saturating_mul(1_000_000)
+        self.states.iter().map(counted).max().unwrap_or(0).saturating_sub(1).saturating_mul(60_000_000)
     }
 
     fn heap_bytes(&self) -> usize {
