@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &[&str]) -> anyhow::Result<()> {
     );
     println!("|---|---|---|---|---|---|---|---|---|---|");
     // None of them is idle before it is over, so that room has to be made.
-    flood("one bucket", vec![Rule::gcra(20, HOUR, None)?], times)?;
+    flood("one bucket", vec![Rule::gcra(20, 24 * HOUR, None)?], times)?;
     flood("a log", vec![Rule::sliding_log(20, HOUR)?], times)?;
     let daily = Rule::calendar(20, Period::Day, TimeZone::UTC)?;
     flood("a log and a day", vec![Rule::sliding_log(20, HOUR)?, daily], times)

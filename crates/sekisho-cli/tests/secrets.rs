@@ -189,7 +189,7 @@ fn a71_a_mistake_beside_a_secret_does_not_show_it() {
     for text in [
         format!("store: {{ url: \"redis://:{secret}@\" }}\n"),
         format!("store: {{ url: \"http://:{secret}@127.0.0.1\" }}\n"),
-        format!("store: {{ url: \"redis://:{secret}@127.0.0.1:x\" }}\n"),
+        format!("store: {{ url: \"redis://:{secret}@127.0.0.1\", timeout: never, on_failure: url }}\n"),
     ] {
         let told = check(&file, &text);
         assert!(told.contains("url") && !told.contains(CANARY), "{told}");

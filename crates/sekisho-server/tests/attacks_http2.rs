@@ -247,7 +247,7 @@ fn a30_what_http_1_could_not_carry_is_refused() {
     assert_eq!((upstream.seen().len(), server.counted("calls", "127.0.0.1")), (0, (0, 0)));
     // The same host twice is one host.
     let mut client = Client::connect(server.addresses.gateway, &[]);
-    client.send(HEADERS, WHOLE, 1, &head("POST", "/x", &[(b"host", b"API.example")]));
+    client.send(HEADERS, WHOLE, 1, &head("POST", "/x", &[(b"host", b"LOCALHOST")]));
     assert_eq!(client.next_of(&[HEADERS]).unwrap().payload[0], 0x88);
     assert_eq!(upstream.seen().len(), 1);
 }

@@ -383,7 +383,7 @@ fn a13_f50_a_flood_of_subjects_stays_under_the_cap_and_frees_nobody() {
     let hour = Duration::from_secs(3_600);
     let daily = || Rule::calendar(20, Period::Day, TimeZone::UTC).unwrap();
     let log = || Rule::sliding_log(20, hour).unwrap();
-    for rules in [vec![Rule::gcra(20, hour, None).unwrap()], vec![log()], vec![log(), daily()]] {
+    for rules in [vec![Rule::gcra(20, 24 * hour, None).unwrap()], vec![log()], vec![log(), daily()]] {
         let capacity = Capacity { subjects: 10_000, bytes: 4 << 20 };
         let clock = ManualClock::at(START);
         let store = MemoryStore::new(capacity, Arc::new(clock.clone()));

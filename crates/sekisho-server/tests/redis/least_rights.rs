@@ -50,7 +50,8 @@ outbound: {{ interval: 1ms }}
     let put = |path: &str, body: serde_json::Value| {
         first.send("PUT", path, &[("content-type", "application/json")], body.to_string()).status
     };
-    assert_eq!(put("/v1/sessions/u/s1", json!({})), 200);
+    let refused = || redis.command(&["ACL", "LOG"]);
+    assert_eq!(put("/v1/sessions/u/s1", json!({})), 200, "{:?}", refused());
     assert_eq!(second.get("/v1/sessions/u/s1").status, 200);
     assert_eq!(second.send("DELETE", "/v1/sessions/u", &[], String::new()).status, 204);
     assert_eq!(first.get("/v1/sessions/u/s1").status, 404);
@@ -66,8 +67,7 @@ outbound: {{ interval: 1ms }}
     assert_eq!(first.post("/v1/outbound/settle", json!({ "permit": permit, "status": 200 })).status, 200);
     assert_eq!(first.get("/v1/stats/keys").status, 200);
     assert_eq!(first.get("/readyz").expect(200)["rate_limiter_backend"], "redis");
-    let refused = redis.command(&["ACL", "LOG"]);
-    assert_eq!(refused.items().len(), 0, "{refused:?}");
+    assert_eq!(refused().items().len(), 0, "{:?}", refused());
 
     let mut other = redis.command(&["ACL", "DRYRUN", "sekisho", "GET", "sekisho:{u}:native"]);
     assert_eq!(other.text(), "OK");
