@@ -8,10 +8,10 @@ use std::sync::Arc;
 use sekisho::backend::{Backend, BackendKind};
 use sekisho::clock::{Clock, WallClock};
 use sekisho::keyspace::Keyspace;
-use sekisho::limits::{DurableStore, Fallback, LimitStore, RedisStore};
+use sekisho::limits::{DurableStore, Fallback, LimitStore, OnFailure, RedisStore};
 use sekisho::revocation::Revocations;
 use sekisho::sessions::{self, SessionStore};
-use sekisho::store::redis::{Options, Redis};
+use sekisho::store::redis::{Options, Redis, Roster};
 
 use crate::config::{Config, StoreUrl};
 
@@ -95,10 +95,20 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     stores.insert(0, store.redis().clone());
     let own = open_outbound(config, &clock, &mut stores).await?;
     let keys = Keyspace::Redis(stores);
-    let limits: Arc<dyn LimitStore> =
-        Arc::new(Fallback::new(Arc::new(store), config.store.on_failure, Arc::clone(&clock)));
+    let limits = with_fallback(store, config.store.on_failure, config.store.instances, &clock);
     let outbound = own.unwrap_or_else(|| Arc::clone(&limits));
     Ok(Backend { limits, outbound, sessions, revocations, caches, keys, clock, kind })
+}
+
+/// Instances that share a store announce themselves in it, and share the limits when it is away.
+fn with_fallback(
+    store: RedisStore,
+    on_failure: OnFailure,
+    instances: u64,
+    clock: &Arc<dyn Clock>,
+) -> Arc<dyn LimitStore> {
+    let fleet = Roster::join(store.redis(), instances);
+    Arc::new(Fallback::new(Arc::new(store), on_failure, Arc::clone(clock), fleet).tended())
 }
 
 /// What requests that go out are counted in, if it is not the store of all. A Redis that only they have goes to `stores`; a
@@ -116,8 +126,7 @@ async fn open_outbound(
         if Some(&own.url) != config.store.url.as_ref() {
             stores.push(store.redis().clone());
         }
-        let fallback = Fallback::new(Arc::new(store), outbound.settings.on_failure, Arc::clone(clock));
-        return Ok(Some(Arc::new(fallback)));
+        return Ok(Some(with_fallback(store, outbound.settings.on_failure, config.store.instances, clock)));
     }
     match &outbound.state {
         Some(file) if config.store.url.is_none() => {

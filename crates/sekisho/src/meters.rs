@@ -10,7 +10,7 @@ use metrics::{
 };
 
 use crate::error::Error;
-use crate::limits::{Admission, ChargeOutcome, Decision, Ended, Ending, Limits, Mode, Policy, ReservationId};
+use crate::limits::{Admission, ChargeOutcome, Decision, Degraded, Ended, Ending, Limits, Mode, Policy, ReservationId};
 use crate::open::OpenReservations;
 
 /// Made once, when the recorder is known, so that no label is put together on a request's way.
@@ -18,6 +18,8 @@ pub(crate) struct Meters {
     policies: HashMap<String, Arc<PolicyMeters>>,
     duration: Histogram,
     errors: [Counter; 2],
+    /// In the order of [`Degraded`].
+    degraded: [Counter; 2],
     open: Arc<OpenReservations>,
 }
 
@@ -52,10 +54,12 @@ impl Meters {
             })
         };
         let error = |kind: &'static str| counter!("sekisho_backend_errors_total", "backend" => backend, "kind" => kind);
+        let degraded = |mode: Degraded| counter!("sekisho_degraded_decisions_total", "mode" => mode.as_str());
         Self {
             policies: limits.policies().map(|policy| (policy.name().to_owned(), of(policy.name()))).collect(),
             duration: histogram!("sekisho_decision_duration_seconds", "backend" => backend),
             errors: [error("unavailable"), error("corrupt")],
+            degraded: [Degraded::Memory, Degraded::Open].map(degraded),
             open: Arc::default(),
         }
     }
@@ -70,8 +74,9 @@ impl Meters {
         match decided {
             Ok(decision) => {
                 self.duration.record(seconds);
-                if decision.degraded.is_some() {
+                if let Some(degraded) = decision.degraded {
                     self.errors[0].increment(1);
+                    self.degraded[degraded as usize].increment(1);
                 }
                 decision.charges.iter().for_each(|charge| self.charged(decision, charge));
             }
@@ -90,7 +95,7 @@ impl Meters {
     fn charged(&self, decision: &Decision, charge: &ChargeOutcome) {
         let Some(meters) = self.policies.get(charge.policy.name()) else { return };
         let outcome = match (charge.policy.mode(), charge.within_limits()) {
-            _ if decision.degraded.is_some() => &meters.failed_open,
+            _ if decision.degraded == Some(Degraded::Open) => &meters.failed_open,
             (Mode::Shadow, false) => &meters.shadow_denied,
             _ if decision.allowed => &meters.allowed,
             _ => &meters.denied,
@@ -123,7 +128,7 @@ impl Meters {
         let meters = || decision.charges.iter().filter_map(|charge| self.policies.get(charge.policy.name()));
         meters().for_each(|meters| meters.reserved.increment(1));
         // Nothing is behind it that could be open.
-        if decision.degraded.is_some() {
+        if decision.degraded == Some(Degraded::Open) {
             return;
         }
         let counted = meters().cloned().collect();
@@ -153,6 +158,7 @@ fn describe() {
     describe_counter!("sekisho_reservations_expired_total", "Reservations of this process whose lease ran out");
     describe_histogram!("sekisho_window_requests", "What windows had counted after each decision: their distribution");
     describe_counter!("sekisho_backend_errors_total", "Decisions that the store failed to make");
+    describe_counter!("sekisho_degraded_decisions_total", "Decisions made without the store, by who made them");
 }
 
 impl fmt::Debug for Meters {

@@ -308,9 +308,15 @@ pub(super) static STORE: Section = section(
         key(
             "on_failure",
             Kind::Choice(&ON_FAILURE_WORDS),
-            "when no answer comes in time: `open` admits, `closed` refuses with 503, `memory` is `closed` for now",
+            "when no answer comes in time: `memory` goes on with this instance's share, `open` admits, `closed` refuses with 503",
         )
         .or(Fallback::Text("memory")),
+        key(
+            "instances",
+            Kind::Whole(1, 10_000),
+            "how many share the store at least: those that announce themselves there are counted",
+        )
+        .or(Fallback::Whole(1)),
     ],
 );
 

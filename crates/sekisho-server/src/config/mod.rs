@@ -137,9 +137,11 @@ pub struct AuthConfig {
 pub struct StoreConfig {
     /// Memory if there is none.
     pub url: Option<StoreUrl>,
-    /// For policies that say nothing themselves. `memory` takes effect later: until then it is `closed`.
+    /// For policies that say nothing themselves.
     pub on_failure: OnFailure,
     pub timeout: Duration,
+    /// How many instances share the store at least.
+    pub instances: u64,
 }
 
 impl Default for Config {
@@ -152,7 +154,12 @@ impl Default for Config {
             grpc_tls: None,
             insecure_grpc: false,
             connections: Connections::default(),
-            store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
+            store: StoreConfig {
+                url: None,
+                on_failure: OnFailure::Memory,
+                timeout: Duration::from_millis(50),
+                instances: 1,
+            },
             memory: Capacity::default(),
             instances: 1,
             trusted_proxies: TrustedProxies::default(),
@@ -175,6 +182,12 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Whether anybody has to show a session.
+    pub(crate) fn require_sessions(&self) -> bool {
+        let routes = self.routes.iter().map(|route| &route.require);
+        routes.chain(self.auth.iter().map(|auth| &auth.require)).any(|require| require.contains(&Credential::Session))
+    }
+
     /// A file to begin with, in YAML.
     pub const STARTER: &str = include_str!("starter.yaml");
 
@@ -443,6 +456,11 @@ fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
         && let Some(on_failure) = reader.choice(node, "on_failure", &policy::ON_FAILURE)
     {
         store.on_failure = on_failure;
+    }
+    if let Some(node) = fields.peek("instances")
+        && let Some(instances) = reader.whole(node, "instances", 1, 10_000)
+    {
+        store.instances = instances;
     }
     if let Some(node) = fields.peek("timeout")
         && let Some(timeout) = reader.duration(node, "timeout")

@@ -26,6 +26,8 @@ pub(super) struct Counted {
     pub(super) unit: Unit,
     pub(super) name: String,
     pub(super) is_quota: bool,
+    /// The store did not decide.
+    pub(super) degraded: Option<Degraded>,
 }
 
 pub(super) fn response(outcomes: &[Outcome], style: HeaderStyle) -> RateLimitResponse {
@@ -46,8 +48,14 @@ pub(super) fn response(outcomes: &[Outcome], style: HeaderStyle) -> RateLimitRes
         }
         None => Vec::new(),
     };
-    if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Degraded)) {
-        say(&fields::DEGRADED, Degraded::Open.as_str());
+    let degraded = |outcome: &Outcome| match outcome {
+        Outcome::Degraded => Some(Degraded::Open),
+        Outcome::Counted(counted) => counted.degraded,
+        Outcome::Free | Outcome::Unlimited => None,
+    };
+    // What was let through without being counted is the worse of the two.
+    if let Some(degraded) = outcomes.iter().filter_map(degraded).max() {
+        say(&fields::DEGRADED, degraded.as_str());
     }
     RateLimitResponse {
         overall_code: code(is_over),
@@ -155,7 +163,7 @@ mod tests {
         let subject = Subject::new("a=b").unwrap();
         let charge = ChargeOutcome { policy, subject, endpoint: None, rules: vec![rule] };
         let (name, is_quota) = (String::new(), flags.contains('q'));
-        Outcome::Counted(Box::new(Counted { charge, at: NOW, unit: Unit::Minute, name, is_quota }))
+        Outcome::Counted(Box::new(Counted { charge, at: NOW, unit: Unit::Minute, name, is_quota, degraded: None }))
     }
 
     #[test]

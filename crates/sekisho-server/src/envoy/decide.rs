@@ -12,8 +12,8 @@ use sekisho::clock::Timestamp;
 use sekisho::gate::{self, Gate, Who};
 use sekisho::key::Subject;
 use sekisho::limits::{
-    Charge, ChargeOutcome, Cost, Decision, Limits, MAX_AMOUNT, Mode, OnFailure, Policy, ReserveOptions, Reserved,
-    RuleOutcome,
+    Charge, ChargeOutcome, Cost, Decision, Degraded, Limits, MAX_AMOUNT, Mode, OnFailure, Policy, ReserveOptions,
+    Reserved, RuleOutcome,
 };
 use sekisho::{Error, Invalid};
 
@@ -199,18 +199,18 @@ async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
         Ask::Count(count) => count,
     };
     let rule = &count.rule;
-    let (at, figures) = if rule.requests == 0 {
+    let Decided { at, figures, degraded } = if rule.requests == 0 {
         let at = match count.look(&app.gate).await {
             // Nothing is left whether the store answers or not.
             Err(Error::Unavailable { .. }) => Timestamp::from_micros((unix_seconds() * 1e6) as u64),
-            looked => looked?.0,
+            looked => looked?.at,
         };
         app.gate.note(&rule.policy, false);
-        (at, blocked(at, rule.unit))
+        Decided { at, figures: blocked(at, rule.unit), degraded: None }
     } else {
         let fails_open = rule.policy.on_failure_or(app.config.store.on_failure) == OnFailure::Open;
         match count.decide(&app.gate).await {
-            Ok(Some(figures)) => figures,
+            Ok(Some(decided)) => decided,
             Ok(None) => return Ok(Outcome::Degraded),
             // A look has no answer but the store's. Here it stands before a request, which is not to be stopped.
             Err(Error::Unavailable { .. }) if fails_open => return Ok(Outcome::Degraded),
@@ -228,18 +228,19 @@ async fn outcome(app: &App, ask: Ask) -> Result<Outcome, Error> {
         unit: rule.unit,
         name: rule.name.clone(),
         is_quota: rule.is_quota,
+        degraded,
     })))
 }
 
 impl Count {
     /// `None` where it was admitted because the store did not answer.
-    async fn decide(&self, gate: &Gate) -> Result<Option<(Timestamp, RuleOutcome)>, Error> {
+    async fn decide(&self, gate: &Gate) -> Result<Option<Decided>, Error> {
         match self.hits {
             Hits::Take(hits) => self.take(gate, hits).await,
             Hits::Look => {
-                let (at, figures) = self.look(gate).await.map(exhausted)?;
-                gate.note(&self.rule.policy, figures.denied_until.is_none());
-                Ok(Some((at, figures)))
+                let decided = self.look(gate).await.map(exhausted)?;
+                gate.note(&self.rule.policy, decided.figures.denied_until.is_none());
+                Ok(Some(decided))
             }
             Hits::GiveBack(hits) => {
                 let (policy, subject) = (self.rule.policy.name(), self.subject.clone());
@@ -252,24 +253,24 @@ impl Count {
     /// Envoy's service counts what is over the limit as well. What was used is used: a model's tokens are reported when
     /// they are spent. So hits that do not fit are counted all the same while anything is left; afterwards counting on
     /// would change no answer.
-    async fn take(&self, gate: &Gate, hits: u64) -> Result<Option<(Timestamp, RuleOutcome)>, Error> {
-        let (at, mut figures) = match self.check(gate, hits).await {
-            Ok(decision) if decision.degraded.is_some() => return Ok(None),
+    async fn take(&self, gate: &Gate, hits: u64) -> Result<Option<Decided>, Error> {
+        let mut decided = match self.check(gate, hits).await {
+            Ok(decision) if decision.degraded == Some(Degraded::Open) => return Ok(None),
             Ok(decision) => figures(&decision)?,
             // Elsewhere asking for more than a limit can ever give is a mistake; here it is over the limit like the rest.
             Err(Error::Invalid(_)) if hits > 1 => {
-                let (at, mut figures) = self.look(gate).await?;
-                figures.denied_until = Some(figures.reset_at);
+                let mut decided = self.look(gate).await?;
+                decided.figures.denied_until = Some(decided.figures.reset_at);
                 gate.note(&self.rule.policy, false);
-                (at, figures)
+                decided
             }
             Err(error) => return Err(error),
         };
-        if figures.denied_until.is_some() && figures.remaining > 0 {
+        if decided.figures.denied_until.is_some() && decided.figures.remaining > 0 {
             self.overdraw(gate, hits).await?;
-            figures.remaining = 0;
+            decided.figures.remaining = 0;
         }
-        Ok(Some((at, figures)))
+        Ok(Some(decided))
     }
 
     /// A limit that the request brought along is none that the gate knows. It is counted if it stands for one that is.
@@ -294,7 +295,7 @@ impl Count {
         Ok(())
     }
 
-    async fn look(&self, gate: &Gate) -> Result<(Timestamp, RuleOutcome), Error> {
+    async fn look(&self, gate: &Gate) -> Result<Decided, Error> {
         figures(&self.limits(gate).peek(&[self.charge(0)?]).await?)
     }
 
@@ -307,16 +308,24 @@ impl Count {
     }
 }
 
-fn figures(decision: &Decision) -> Result<(Timestamp, RuleOutcome), Error> {
+/// What is known of one descriptor's limit.
+struct Decided {
+    at: Timestamp,
+    figures: RuleOutcome,
+    degraded: Option<Degraded>,
+}
+
+fn figures(decision: &Decision) -> Result<Decided, Error> {
     let figures = decision.charges.first().and_then(|charge| charge.rules.first());
     let figures = figures.ok_or_else(|| Invalid::new("policy", "has no rule"))?;
-    Ok((decision.at, *figures))
+    Ok(Decided { at: decision.at, figures: *figures, degraded: decision.degraded })
 }
 
 /// Whoever asks for nothing asks whether there is anything left.
-fn exhausted((at, mut figures): (Timestamp, RuleOutcome)) -> (Timestamp, RuleOutcome) {
+fn exhausted(mut decided: Decided) -> Decided {
+    let figures = &mut decided.figures;
     figures.denied_until = (figures.remaining == 0).then_some(figures.reset_at);
-    (at, figures)
+    decided
 }
 
 /// `requests_per_unit: 0`: nothing is counted, for nothing is ever left. Only the store knows the time.

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use sekisho::Error;
 use sekisho::backend::BackendKind;
 use sekisho::gate::{Ask, Who};
-use sekisho::limits::{Cost, Period};
+use sekisho::limits::{Cost, OnFailure, Period};
 use serde_json::json;
 
 use crate::app::App;
@@ -26,19 +26,22 @@ pub(super) async fn ready(app: &App) -> Response {
         Action::Respond(_) => true,
     };
     let has_secrets = app.config.routes.iter().all(|route| has_secret(&route.action));
-    let backend = if app.backend.kind == BackendKind::Memory { "in_memory" } else { "redis" };
     let answered =
         |ping: Result<(), Error>| ping.inspect_err(|error| tracing::debug!(%error, "the store did not answer")).is_ok();
     // They may be on two servers, and have two connections where they are not.
     let (limits, sessions) = tokio::join!(app.gate.limits().ping(), app.sessions.ping());
-    let (answers, has_sessions) = (answered(limits), answered(sessions));
+    let (answers, has_sessions) = (answered(limits) && app.backend.limits.is_well(), answered(sessions));
+    let is_memory = app.backend.kind == BackendKind::Memory || !answers;
+    // An instance that decides by itself is more use than none.
+    let decides = answers || app.config.store.on_failure != OnFailure::Closed;
+    let needs_sessions = app.config.require_sessions();
     let revocations = &app.backend.revocations;
-    let is_ready = has_secrets && answers && has_sessions && revocations.is_ready();
+    let is_ready = has_secrets && decides && (has_sessions || !needs_sessions) && revocations.is_ready();
     let mut body = json!({
         "status": if is_ready { "ok" } else { "unavailable" },
         "checks": {
             "api_key_configured": has_secrets,
-            "rate_limiter_backend": backend,
+            "rate_limiter_backend": if is_memory { "in_memory" } else { "redis" },
             "rate_limiter_ok": answers,
             "config_ok": app.metrics.is_config_ok(),
         },

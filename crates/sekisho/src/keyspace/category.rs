@@ -67,7 +67,7 @@ impl Category {
             Self::Cache => &["cache:"],
             Self::Rate => &["rate:"],
             Self::RateLimit => &["rate_limit:"],
-            Self::Sekisho => &["sekisho:", "sekisho-ended:"],
+            Self::Sekisho => &["sekisho:", "sekisho-ended:", "sekisho-instances", "sekisho-probe:"],
             Self::Other => &[],
         }
     }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::decision::{Decision, Ended};
 use super::engine::settle_by;
-use super::fallback::end_of_unbacked;
+use super::fallback::end_as_backed;
 use super::policy::Cost;
-use super::reservation::{Held, ReservationId, Tag};
+use super::reservation::{Backing, Held, ReservationId, Tag};
 use super::store::{End, EndHow, LimitStore, Target};
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -28,7 +28,7 @@ pub struct Admission {
     tag: Tag,
     /// A caller's key made the tag, or its id was given out: others may end it as well.
     is_shared: bool,
-    is_unbacked: bool,
+    backing: Backing,
     targets: Vec<Target>,
     expires_at: Timestamp,
     decision: Decision,
@@ -47,9 +47,9 @@ impl Admission {
         decision: Decision,
         store: Arc<dyn LimitStore>,
     ) -> Self {
-        let is_unbacked = decision.degraded.is_some();
+        let backing = Backing::of(decision.degraded);
         let on_drop = Some(EndHow::Release);
-        Self { tag, is_shared, is_unbacked, targets, expires_at, decision, store, on_drop, watch: None }
+        Self { tag, is_shared, backing, targets, expires_at, decision, store, on_drop, watch: None }
     }
 
     pub(crate) fn watched_by(&mut self, open: &Arc<OpenReservations>, meters: Counted) {
@@ -84,7 +84,7 @@ impl Admission {
             watch.hand_over();
         }
         let held = self.targets.iter().map(Held::of).collect();
-        ReservationId { tag: self.tag, held, is_unbacked: self.is_unbacked }
+        ReservationId { tag: self.tag, held, backing: self.backing }
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
@@ -100,9 +100,9 @@ impl Admission {
     /// Until the store has answered, a drop (the caller was cancelled) still does what was asked.
     async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
         self.on_drop = Some(how.clone());
-        let end = End { tag: self.tag, is_shared: self.is_shared, targets: self.targets.clone(), how };
-        let answer = self.store.end(&end).await;
-        let outcome = if self.is_unbacked { end_of_unbacked(&end, answer)? } else { answer? };
+        let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
+        let end = End { tag, is_shared, backing, targets: self.targets.clone(), how };
+        let outcome = end_as_backed(&end, self.store.end(&end).await)?;
         self.on_drop = None;
         Ok(Ended::of(&end.targets, &outcome))
     }
@@ -116,7 +116,8 @@ impl Drop for Admission {
     fn drop(&mut self) {
         if let Some(how) = self.on_drop.take() {
             let targets = std::mem::take(&mut self.targets);
-            self.store.end_later(End { tag: self.tag, is_shared: self.is_shared, targets, how });
+            let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
+            self.store.end_later(End { tag, is_shared, backing, targets, how });
         }
     }
 }

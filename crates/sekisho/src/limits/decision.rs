@@ -14,14 +14,17 @@ pub struct Decision {
     /// The instant it was decided for, on the store's clock.
     pub at: Timestamp,
     pub charges: Vec<ChargeOutcome>,
-    /// Set where the store did not decide. There are no figures then: the charges have no rules.
+    /// Set where the store did not decide. Figures are then of this instance's share, and where nobody decided there are
+    /// none: the charges have no rules.
     pub degraded: Option<Degraded>,
 }
 
 /// Who decided instead of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Degraded {
+    /// This instance, on its share of the limit, by `on_failure: memory`.
+    Memory,
     /// Nobody: it was admitted, by `on_failure: open`.
     Open,
 }
@@ -29,6 +32,7 @@ pub enum Degraded {
 impl Degraded {
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Memory => "memory",
             Self::Open => "open",
         }
     }

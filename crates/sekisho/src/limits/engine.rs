@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::admission::{Admission, Reserved};
 use super::decision::{ChargeOutcome, Decision, Ended};
-use super::fallback::end_of_unbacked;
+use super::fallback::end_as_backed;
 use super::policy::{Cost, Policy, check_lease};
 use super::reservation::{Held, ReservationId, Tag};
 use super::rule::{Algorithm, EXACT, MAX_AMOUNT};
@@ -128,13 +128,13 @@ impl Limits {
     pub async fn settle(&self, id: &ReservationId, actual: &Cost) -> Result<Ended, Error> {
         let targets = self.targets(id)?;
         let how = settle_by(&targets, actual)?;
-        self.end(id, End { tag: id.tag, is_shared: true, targets, how }).await
+        self.end(End { tag: id.tag, is_shared: true, backing: id.backing, targets, how }).await
     }
 
     /// Gives everything back.
     pub async fn release(&self, id: &ReservationId) -> Result<Ended, Error> {
-        let end = End { tag: id.tag, is_shared: true, targets: self.targets(id)?, how: EndHow::Release };
-        self.end(id, end).await
+        let (targets, how) = (self.targets(id)?, EndHow::Release);
+        self.end(End { tag: id.tag, is_shared: true, backing: id.backing, targets, how }).await
     }
 
     /// Every rule of one policy for one subject.
@@ -234,9 +234,8 @@ impl Limits {
         Ok((expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken)))
     }
 
-    async fn end(&self, id: &ReservationId, end: End) -> Result<Ended, Error> {
-        let answer = self.store.end(&end).await;
-        let outcome = if id.is_unbacked { end_of_unbacked(&end, answer)? } else { answer? };
+    async fn end(&self, end: End) -> Result<Ended, Error> {
+        let outcome = end_as_backed(&end, self.store.end(&end).await)?;
         Ok(Ended::of(&end.targets, &outcome))
     }
 

@@ -28,7 +28,7 @@ pub use decision::{ChargeOutcome, Decision, Degraded, Ended, Ending, RuleOutcome
 #[cfg(feature = "durable")]
 pub use durable::DurableStore;
 pub use engine::{Charge, Limits, ReserveOptions};
-pub use fallback::Fallback;
+pub use fallback::{Fallback, Fleet, Share};
 pub use jiff::tz::TimeZone;
 pub use memory::{Capacity, MemoryStore};
 pub use period::Period;

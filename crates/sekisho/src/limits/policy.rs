@@ -6,7 +6,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
-use super::rule::{MAX_AMOUNT, REQUESTS, Rule};
+use super::rule::{Algorithm, MAX_AMOUNT, REQUESTS, Rule};
 use crate::clock::micros;
 use crate::error::Invalid;
 use crate::key::check_name;
@@ -150,6 +150,17 @@ impl Policy {
         self
     }
 
+    /// The same with other numbers in its rules.
+    pub(crate) fn with_algorithms(&self, algorithm: impl Fn(&Rule) -> Algorithm) -> Self {
+        let mut policy = self.clone();
+        for rule in &mut policy.rules {
+            rule.algorithm = algorithm(rule);
+        }
+        policy.shape = shape(&policy.rules);
+        policy.changed();
+        policy
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -191,6 +202,10 @@ impl Policy {
 
     /// What was encoded before no longer says what the policy is.
     fn changed(&mut self) {
+        #[cfg(feature = "http")]
+        {
+            self.field = std::sync::OnceLock::new();
+        }
         #[cfg(feature = "redis")]
         {
             self.encoded = std::sync::OnceLock::new();

@@ -9,8 +9,8 @@ use super::algorithms::{OpenHold, OpenHolds, Room, State, Terms};
 use super::decision::RuleOutcome;
 use super::policy::{Amounts, OnLeaseExpiry, Policy};
 use super::reservation::Tag;
-use super::rule::Algorithm;
-use super::store::Operation;
+use super::rule::{Algorithm, Rule};
+use super::store::{Adoption, Operation};
 use crate::clock::Timestamp;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -245,14 +245,61 @@ impl Record {
             }
             // The longest gap of an interval: nobody drew any entropy.
             Operation::Charge(amounts) => self.take(policy, now, amounts, u32::MAX),
-            Operation::Block { until } => {
-                for state in &mut self.states {
-                    if let State::Block { until: blocked } = state {
-                        *blocked = until.as_micros().max(*blocked);
-                    }
-                }
+            Operation::Block { until } => self.block(until.as_micros()),
+            Operation::Adopt(adoption) => self.adopt(policy, now, adoption),
+        }
+    }
+
+    fn block(&mut self, until: u64) {
+        for state in &mut self.states {
+            if let State::Block { until: blocked } = state {
+                *blocked = until.max(*blocked);
             }
         }
+    }
+
+    /// Whoever calls this has made sure that neither the adoption nor any of its holds is known already.
+    fn adopt(&mut self, policy: &Policy, now: u64, adoption: &Adoption) {
+        let lost: Amounts = self
+            .totals(policy, now)
+            .iter()
+            .zip(&adoption.at_least)
+            .map(|(have, least)| least.saturating_sub(*have))
+            .collect();
+        // The longest gap of an interval: nobody drew any entropy.
+        self.take(policy, now, &lost, u32::MAX);
+        self.take(policy, now, &adoption.spent, u32::MAX);
+        for hold in &adoption.holds {
+            self.hold(policy, now, &hold.amounts, u32::MAX, hold.tag, hold.expires);
+        }
+        self.block(adoption.blocked_until.as_micros());
+    }
+
+    /// What rule `i` has settled, as its figures say.
+    pub(crate) fn settled(&self, policy: &Policy, i: usize, now: u64) -> u64 {
+        let algorithm = &policy.rules()[i].algorithm;
+        algorithm.figures(&self.states[i], self.terms(algorithm, i), now, &OfRule(&self.holds, i)).used
+    }
+
+    pub(crate) fn price(&self, algorithm: &Algorithm, i: usize) -> u64 {
+        self.terms(algorithm, i).price
+    }
+
+    /// The most that rule `i` gives at once now.
+    pub(crate) fn limit(&self, policy: &Policy, i: usize) -> u64 {
+        self.terms(&policy.rules()[i].algorithm, i).limit
+    }
+
+    /// What each rule that adds up has counted, settled and held. Rules that only hold or pace have nothing to add up.
+    pub(crate) fn totals(&self, policy: &Policy, now: u64) -> Amounts {
+        let total = |(i, rule): (usize, &Rule)| match (&rule.algorithm, &self.states[i]) {
+            (Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block, _) => 0,
+            (algorithm, state) => {
+                let figures = algorithm.figures(state, self.terms(algorithm, i), now, &OfRule(&self.holds, i));
+                figures.used + figures.held
+            }
+        };
+        policy.rules().iter().enumerate().map(total).collect()
     }
 
     /// The figures of each rule; `rooms` are the verdicts that go with them.

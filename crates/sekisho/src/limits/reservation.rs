@@ -7,6 +7,7 @@ use std::str::FromStr;
 use data_encoding::BASE64URL_NOPAD;
 use sha2::{Digest as _, Sha256};
 
+use super::decision::Degraded;
 use crate::error::Invalid;
 use crate::key::{Endpoint, Subject};
 
@@ -15,8 +16,28 @@ use crate::key::{Endpoint, Subject};
 pub struct ReservationId {
     pub(crate) tag: Tag,
     pub(crate) held: Vec<Held>,
-    /// Given while the store did not answer: most likely nothing is held.
-    pub(crate) is_unbacked: bool,
+    pub(crate) backing: Backing,
+}
+
+/// Who knows of a reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(crate) enum Backing {
+    #[default]
+    Store,
+    /// The instance that made it while the store did not answer, until it has told the store.
+    Instance,
+    /// Most likely nobody: it was given while the store did not answer, and nothing was counted.
+    Nobody,
+}
+
+impl Backing {
+    pub(crate) const fn of(degraded: Option<Degraded>) -> Self {
+        match degraded {
+            None => Self::Store,
+            Some(Degraded::Memory) => Self::Instance,
+            Some(Degraded::Open) => Self::Nobody,
+        }
+    }
 }
 
 /// What distinguishes one reservation from another. Random, or made from the caller's idempotency key.
@@ -32,9 +53,8 @@ pub(crate) struct Held {
 }
 
 impl ReservationId {
-    const VERSION: u8 = 1;
-    /// The same, without a store behind it.
-    const UNBACKED: u8 = 2;
+    /// The first byte.
+    const VERSIONS: [(u8, Backing); 3] = [(1, Backing::Store), (2, Backing::Nobody), (3, Backing::Instance)];
     /// Sixteen charges with the longest names make 24 KiB.
     const MAX_TEXT: usize = 32 * 1024;
 }
@@ -72,7 +92,8 @@ impl fmt::Debug for Tag {
 /// Version, tag, then each part with its length before it: nothing in a subject can pass for a separator.
 impl fmt::Display for ReservationId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = vec![if self.is_unbacked { Self::UNBACKED } else { Self::VERSION }];
+        let version = Self::VERSIONS.iter().find(|(_, backing)| *backing == self.backing);
+        let mut bytes = vec![version.map_or(1, |(version, _)| *version)];
         bytes.extend_from_slice(&self.tag.0);
         for held in &self.held {
             let endpoint = held.endpoint.as_ref().map_or("", Endpoint::as_str);
@@ -97,9 +118,8 @@ impl FromStr for ReservationId {
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).map_err(|_| refuse())?;
         let (version, rest) = bytes.split_first().ok_or_else(refuse)?;
         let (tag, mut rest) = rest.split_at_checked(16).ok_or_else(refuse)?;
-        if ![Self::VERSION, Self::UNBACKED].contains(version) || rest.is_empty() {
-            return Err(refuse());
-        }
+        let known = Self::VERSIONS.iter().find(|(known, _)| known == version);
+        let Some((_, backing)) = known.filter(|_| !rest.is_empty()) else { return Err(refuse()) };
         let mut held = Vec::new();
         while !rest.is_empty() {
             let mut part = || -> Option<&str> {
@@ -117,7 +137,7 @@ impl FromStr for ReservationId {
         }
         let mut exact = [0; 16];
         exact.copy_from_slice(tag);
-        Ok(Self { tag: Tag(exact), held, is_unbacked: *version == Self::UNBACKED })
+        Ok(Self { tag: Tag(exact), held, backing: *backing })
     }
 }
 
@@ -132,9 +152,9 @@ mod tests {
             subject: Subject::new(subject).unwrap(),
             endpoint: endpoint.map(|e| Endpoint::new(e).unwrap()),
         };
-        for is_unbacked in [false, true] {
+        for backing in [Backing::Store, Backing::Instance, Backing::Nobody] {
             let held = vec![held("vision", "2001:db8::1", None), held("tokens", "関所", Some("/api"))];
-            let id = ReservationId { tag: Tag::random(), held, is_unbacked };
+            let id = ReservationId { tag: Tag::random(), held, backing };
             assert_eq!(id.to_string().parse::<ReservationId>().unwrap(), id);
         }
     }
@@ -148,7 +168,7 @@ mod tests {
             "AQ",
             &"A".repeat(40_000),
             "AQAAAAAAAAAAAAAAAAAAAAAA",
-            "AwAAAAAAAAAAAAAAAAAAAAAAAAF4AAF5AAA",
+            "BAAAAAAAAAAAAAAAAAAAAAAAAAF4AAF5AAA",
         ] {
             assert!(text.parse::<ReservationId>().is_err(), "{text}");
         }

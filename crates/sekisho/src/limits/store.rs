@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use super::decision::{Degraded, Ending, RuleOutcome};
 use super::policy::{Amounts, Policy};
-use super::reservation::Tag;
+use super::reservation::{Backing, Tag};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::key::{Endpoint, Subject};
@@ -72,7 +72,7 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
     /// Settles or releases without anyone waiting for it: what a dropped `Admission` does.
     fn end_later(&self, end: End);
 
-    /// Resets, grants, overrides, blocks or charges, and answers with the figures afterwards.
+    /// Resets, grants, overrides, blocks, charges or adopts, and answers with the figures afterwards.
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken>;
 
     /// Whether the store answers.
@@ -83,6 +83,21 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
 
     /// Says whether `policy` can be kept here, and why not.
     fn accepts(&self, policy: &Policy) -> Result<(), crate::error::Invalid>;
+
+    /// False while a call for this target would fail at once.
+    fn is_reachable(&self, _target: &Target) -> bool {
+        true
+    }
+
+    /// Whether every server that this store needs answers, as far as is known without asking.
+    fn is_well(&self) -> bool {
+        true
+    }
+
+    /// Changes when what is kept for this target may have been lost: with another life of its server, or another server.
+    fn life(&self, _target: &Target) -> u64 {
+        0
+    }
 }
 
 /// Whose counters: one policy and one subject.
@@ -134,7 +149,7 @@ pub struct Taken {
     /// When the lease runs out, for a reservation that was made, now or by an earlier call with the same tag.
     pub expires_at: Option<Timestamp>,
     pub outcomes: Outcomes,
-    /// Set by whoever answers instead of a store: the lists of outcomes are empty then.
+    /// Set by whoever answers instead of a store.
     pub degraded: Option<Degraded>,
 }
 
@@ -143,7 +158,7 @@ impl Take {
     pub(crate) fn undo(&self) -> Option<End> {
         let TakeKind::Reserve { tag, repeated: false, .. } = self.kind else { return None };
         let targets = self.demands.iter().map(|demand| demand.target.clone()).collect();
-        Some(End { tag, is_shared: false, targets, how: EndHow::Release })
+        Some(End { tag, is_shared: false, backing: Backing::Store, targets, how: EndHow::Release })
     }
 }
 
@@ -152,6 +167,7 @@ pub struct End {
     pub(crate) tag: Tag,
     /// Others may end it as well, and are then told how it ended.
     pub(crate) is_shared: bool,
+    pub(crate) backing: Backing,
     pub targets: Vec<Target>,
     pub(crate) how: EndHow,
 }
@@ -185,4 +201,28 @@ pub enum Operation {
     Block { until: Timestamp },
     /// Counts these amounts per rule whatever the limits say: they are spent already.
     Charge(Vec<u64>),
+    /// Counts what was decided elsewhere while this store was away.
+    Adopt(Adoption),
+}
+
+/// What an instance admitted by itself for one target, and what it last saw here. Adopting it a second time does nothing.
+#[derive(Debug, Clone)]
+pub struct Adoption {
+    pub(crate) tag: Tag,
+    /// Per rule, how much stood here when it was last seen and would still count: a store that has lost it counts it again.
+    pub(crate) at_least: Amounts,
+    /// Per rule, what was spent elsewhere.
+    pub(crate) spent: Amounts,
+    /// What is still held, unless it is known here already.
+    pub(crate) holds: Vec<AdoptedHold>,
+    /// For block rules, until when they are closed at least.
+    pub(crate) blocked_until: Timestamp,
+}
+
+/// A reservation that was made elsewhere and is still open.
+#[derive(Debug, Clone)]
+pub(crate) struct AdoptedHold {
+    pub(crate) tag: Tag,
+    pub(crate) expires: u64,
+    pub(crate) amounts: Amounts,
 }

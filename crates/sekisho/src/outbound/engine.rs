@@ -21,9 +21,9 @@ use super::terms::{CONCURRENCY, COOLDOWN, INCIDENTS, INTERVAL, PAGES, REQUESTS, 
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::key::Subject;
-use crate::limits::fallback::end_of_unbacked;
+use crate::limits::fallback::end_as_backed;
 use crate::limits::policy::Amounts;
-use crate::limits::reservation::{Held, Tag};
+use crate::limits::reservation::{Backing, Held, Tag};
 use crate::limits::rule::EXACT;
 use crate::limits::store::{Demand, End, Operation, Take, TakeKind, Taken, Target};
 use crate::limits::{LimitStore, OnFailure, ReservationId, RuleOutcome};
@@ -237,13 +237,13 @@ impl Outbound {
         }
         let is_observed = terms.iter().all(|terms| terms.observe);
         let how = outcome.end(terms.into_iter());
-        let end = End { tag: permit.0.tag, is_shared: true, targets, how };
+        let end = End { tag: permit.0.tag, is_shared: true, backing: permit.0.backing, targets, how };
         let answer = match self.inner.store.end(&end).await {
             // Nothing was held of it, and it is counted.
             Err(Error::UnknownReservation) if is_observed => return Ok(()),
             answer => answer,
         };
-        if permit.0.is_unbacked { end_of_unbacked(&end, answer).map(drop) } else { answer.map(drop) }
+        end_as_backed(&end, answer).map(drop)
     }
 
     /// One more incident, unless the domain is left alone already: all that was in flight then is one incident.
@@ -363,7 +363,7 @@ fn acquired(take: &Take, taken: &Taken) -> Acquired {
     let held = take.demands.iter().map(|demand| Held::of(&demand.target)).collect();
     let is_degraded = taken.degraded.is_some();
     Acquired::Admitted(Admitted {
-        permit: Permit(ReservationId { tag, held, is_unbacked: is_degraded }),
+        permit: Permit(ReservationId { tag, held, backing: Backing::of(taken.degraded) }),
         wait_until: rules().filter_map(|rule| rule.wait_until).max(),
         requests_remaining: requests,
         pages_remaining: pages,

@@ -89,7 +89,12 @@ async fn tc_db_e_01_an_error_allows_the_request_if_it_is_to() {
     let store = super::redis(&server.url(), &clock).await;
     let make = |on_failure| {
         let settings = Settings { on_failure, ..Settings::default() };
-        let fallback = sekisho::limits::Fallback::new(store.clone(), on_failure, std::sync::Arc::new(clock.clone()));
+        let fallback = sekisho::limits::Fallback::new(
+            store.clone(),
+            on_failure,
+            std::sync::Arc::new(clock.clone()),
+            std::sync::Arc::new(sekisho::limits::Share::ALL),
+        );
         Outbound::new(Domains::new(Terms::default(), settings).unwrap(), std::sync::Arc::new(fallback))
     };
     let (open, closed) = (make(OnFailure::Open), make(OnFailure::Closed));

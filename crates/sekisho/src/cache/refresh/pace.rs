@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::error::Invalid;
 use crate::key::Subject;
-use crate::limits::{Charge, LimitStore, Limits, Policy, Rule};
+use crate::limits::{Charge, Degraded, LimitStore, Limits, Policy, Rule};
 
 /// Pauses when nobody says how long to wait: the store does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ impl Pace {
         loop {
             let pause = match self.limits.check(std::slice::from_ref(&self.charge)).await {
                 // Whoever admits without having counted knows nothing of the other workers.
-                Ok(decision) if decision.degraded.is_some() => PAUSE,
+                Ok(decision) if decision.degraded == Some(Degraded::Open) => PAUSE,
                 Ok(decision) if decision.allowed => {
                     let wait = decision.wait_until().map_or(Duration::ZERO, |until| until.since(decision.at));
                     return sleep(wait).await;

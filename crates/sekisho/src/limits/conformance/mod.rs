@@ -16,6 +16,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a suite of tests fails by panicking, with the case's name")]
 
+mod adoption;
 mod algorithms;
 mod calendar;
 mod charges;
@@ -105,6 +106,12 @@ fn all() -> Vec<Case> {
     let mut all = algorithms::cases();
     all.extend(operations::cases());
     all.extend(cases![
+        adoption::what_was_spent_elsewhere_counts_once,
+        adoption::what_was_lost_is_counted_again_and_no_more,
+        adoption::what_is_held_elsewhere_is_held_here_and_ends_once,
+        adoption::what_is_known_already_is_not_held_twice,
+        adoption::every_kind_of_rule_adopts,
+        adoption::keys_shared_with_older_clients_are_added_to,
         calendar::a_day_in_tokyo_starts_at_its_own_midnight,
         calendar::a_day_of_23_hours_ends_an_hour_sooner,
         calendar::a_day_of_25_hours_ends_an_hour_later,

@@ -1,8 +1,10 @@
 //! The file: its tables, how it is made, opened and written. Nothing outside this file knows redb.
 //!
-//!     meta      format · seed of the fingerprints · owner, the process that wrote last · the latest time seen
-//!     shapes    shape of a policy → shapes of its rules, 8 bytes each
-//!     records   fingerprint → when it says nothing any more (8) · the packed record, or nothing for a lone bucket
+//! ```text
+//! meta      format · seed of the fingerprints · owner, the process that wrote last · the latest time seen
+//! shapes    shape of a policy → shapes of its rules, 8 bytes each
+//! records   fingerprint → when it says nothing any more (8) · the packed record, or nothing for a lone bucket
+//! ```
 
 use std::collections::HashSet;
 use std::fs;

@@ -16,7 +16,8 @@ use super::policy::{Amounts, Mode, Policy};
 use super::record::{Record, Rooms};
 use super::reservation::Tag;
 use super::store::{
-    Demand, End, EndHow, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
+    Adoption, Demand, End, EndHow, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken,
+    Target,
 };
 use super::{algorithms::Room, decision::Ending};
 use crate::clock::{Clock, Reader, Timestamp};
@@ -128,15 +129,26 @@ impl MemoryStore {
     }
 
     #[inline]
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.inner.clock.now()
+    }
+
+    /// Puts `record` in the place of what is known of the target, and returns that, brought to now.
+    pub(super) fn exchange(&self, target: &Target, record: Record) -> Result<Record, Error> {
+        let print = self.fingerprint(target);
+        let mut locked = self.lock(&[print]);
+        let now = self.now();
+        let shard = self.shard(&mut locked, print);
+        let before = shard.load(print, &target.policy, now, &self.inner.names);
+        shard.store(print, &target.policy, record, now, self.inner.bound)?;
+        Ok(before)
     }
 
     fn space(&self, policy: &Policy) -> Space {
         self.inner.names.space(policy, &self.inner.fingerprinter)
     }
 
-    fn fingerprint(&self, target: &Target) -> Fingerprint {
+    pub(super) fn fingerprint(&self, target: &Target) -> Fingerprint {
         let space = self.space(&target.policy);
         match &target.endpoint {
             None => self.inner.fingerprinter.of(space, target.subject.as_str().as_bytes()),
@@ -163,7 +175,7 @@ impl MemoryStore {
         locked
     }
 
-    fn take_now(&self, take: &Take, mut marks: Option<&mut Marks>) -> Result<Taken, Error> {
+    pub(super) fn take_now(&self, take: &Take, mut marks: Option<&mut Marks>) -> Result<Taken, Error> {
         let prints: SmallVec<[Fingerprint; 4]> = take.demands.iter().map(|d| self.fingerprint(&d.target)).collect();
         let mut locked = self.lock(&prints);
         let now = self.now();
@@ -250,7 +262,7 @@ impl MemoryStore {
     }
 
     /// With whether any rule was charged more than was held.
-    fn end_now(&self, end: &End) -> Result<(EndOutcome, bool), Error> {
+    pub(super) fn end_now(&self, end: &End) -> Result<(EndOutcome, bool), Error> {
         let prints: SmallVec<[Fingerprint; 4]> = end.targets.iter().map(|t| self.fingerprint(t)).collect();
         let mut locked = self.lock(&prints);
         let now = self.now();
@@ -314,11 +326,43 @@ impl MemoryStore {
         let policy = &target.policy;
         let shard = self.shard(&mut locked, print);
         let mut record = shard.load(print, policy, now, &self.inner.names);
-        record.operate(policy, now, operation);
+        match operation {
+            Operation::Adopt(adoption) => self.adopt(shard, print, policy, &mut record, adoption, now),
+            operation => record.operate(policy, now, operation),
+        }
         let free: Vec<Room> = vec![Room::Now; policy.rules().len()];
         let outcomes = smallvec![record.outcomes(policy, now, &free)];
         shard.store(print, policy, record, now, self.inner.bound)?;
         Ok(Taken { allowed: true, at: Timestamp::from_micros(now), expires_at: None, outcomes, degraded: None })
+    }
+
+    fn adopt(
+        &self,
+        shard: &mut Shard,
+        print: Fingerprint,
+        policy: &Policy,
+        record: &mut Record,
+        adoption: &Adoption,
+        now: u64,
+    ) {
+        if shard.ended(print, adoption.tag, now).is_some() {
+            return;
+        }
+        let mut adoption = adoption.clone();
+        adoption.holds.retain(|hold| self.is_new(shard, print, record, hold.tag, now));
+        let (tag, amounts) = (adoption.tag, adoption.spent.clone());
+        record.operate(policy, now, &Operation::Adopt(adoption));
+        let forget_at = now + policy.memory_of_ends();
+        shard.remember(
+            print,
+            tag,
+            Ended { ending: Ending::Settled, expires: now, forget_at, amounts },
+            self.inner.bound,
+        );
+    }
+
+    fn is_new(&self, shard: &mut Shard, print: Fingerprint, record: &Record, tag: Tag, now: u64) -> bool {
+        !record.holds.iter().any(|hold| hold.tag == tag) && shard.ended(print, tag, now).is_none()
     }
 
     #[expect(clippy::expect_used, reason = "`lock` took exactly the shards of the fingerprints of this call")]

@@ -303,6 +303,15 @@ pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
                 body.amount(Some(*amount));
             }
         }
+        Operation::Adopt(adoption) => {
+            body.uint::<1>(5).uint::<8>(adoption.blocked_until.as_micros());
+            adoption.spent.iter().chain(&adoption.at_least).for_each(|amount| _ = body.amount(Some(*amount)));
+            body.tag(&adoption.tag.0).uint::<2>(adoption.holds.len() as u64);
+            for hold in &adoption.holds {
+                body.tag(&hold.tag.0).uint::<7>(hold.expires);
+                hold.amounts.iter().for_each(|amount| _ = body.amount(Some(*amount)));
+            }
+        }
         Operation::Block { until } => {
             body.uint::<1>(3).uint::<8>(until.as_micros());
             for _ in rules {

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 
 use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken, Target};
 use crate::limits::decision::RuleOutcome;
-use crate::limits::reservation::Tag;
+use crate::limits::reservation::{Backing, Tag};
 use crate::limits::store::{End, LimitStore as _, Outcomes};
 
 /// Long enough for every group to get in, short enough that a crash in between is soon forgotten.
@@ -50,7 +50,7 @@ async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]
         TakeKind::Check | TakeKind::Peek => (Tag::random(), PROVISIONAL_LEASE),
     };
     let targets: Vec<Target> = take.demands.iter().map(|demand| demand.target.clone()).collect();
-    let give_back = End { tag, is_shared: true, targets, how: EndHow::Release };
+    let give_back = End { tag, is_shared: true, backing: Backing::Store, targets, how: EndHow::Release };
     for (i, members) in groups.iter().enumerate() {
         match store.take_group(take, members, Stage::Provisional { tag: tag.0, lease }).await {
             Ok(taken) if taken.allowed => merged.add(members, taken),

@@ -18,6 +18,7 @@ use super::store::{
 };
 use crate::clock::{Clock, Timestamp, WallClock};
 use crate::error::{Error, Invalid};
+use crate::key::write_record_key;
 use crate::store::redis::{Job, Options, Redis, Script};
 use decode::Reply;
 use encode::{EndStage, Stage, When};
@@ -73,6 +74,11 @@ impl RedisStore {
     /// The connections, for what else is kept on the same Redis.
     pub fn redis(&self) -> &Redis {
         &self.redis
+    }
+
+    fn standing(&self, target: &Target) -> (bool, u64) {
+        let Target { policy, subject, endpoint } = target;
+        self.redis.standing(|key| write_record_key(key, policy.name(), subject, endpoint.as_ref()))
     }
 
     fn when(&self) -> When {
@@ -254,6 +260,18 @@ impl LimitStore for RedisStore {
         StoreFuture::awaited(async move {
             self.redis.command_all(redis::cmd("FLUSHDB")).await.map(drop).map_err(unavailable)
         })
+    }
+
+    fn is_reachable(&self, target: &Target) -> bool {
+        self.standing(target).0
+    }
+
+    fn is_well(&self) -> bool {
+        self.redis.is_well()
+    }
+
+    fn life(&self, target: &Target) -> u64 {
+        self.standing(target).1
     }
 
     fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {

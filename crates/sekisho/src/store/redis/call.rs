@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     error::{Error, Failure},
     node::{Live, Loss, Node},
+    probe,
     script::{Job, Script},
 };
 
@@ -176,18 +177,20 @@ fn is_no_script(reply: &Result<Value, RedisError>) -> bool {
 
 fn read(node: &Arc<Node>, live: &Live, reply: Result<Value, RedisError>, jobs: usize) -> Answers {
     match reply {
-        Ok(Value::Array(values)) if values.len() == jobs => Ok(values
-            .into_iter()
-            .map(|value| match value {
+        Ok(Value::Array(values)) if values.len() == jobs => {
+            node.answered(live.epoch, false);
+            let answer = |value| match value {
                 Value::ServerError(error) => Err(Failure::from_job(&error)),
                 value => Ok(value),
-            })
-            .collect()),
+            };
+            Ok(values.into_iter().map(answer).collect())
+        }
         Ok(Value::ServerError(error)) => {
             let failure = Failure::from_call(&error);
             if matches!(failure, Failure::ReadOnly) {
                 node.drop_connection(live.epoch, Loss::ReadOnly);
             }
+            node.answered(live.epoch, probe::refuses(error.code()));
             Err(failure)
         }
         Ok(other) => Err(Failure::Final(Error::BadReply {

@@ -140,6 +140,27 @@ impl Redis {
         matches!(&self.inner.servers, Servers::One(node) if node.is_up())
     }
 
+    /// Whether every server that is known answers, as far as is known without asking.
+    pub(crate) fn is_well(&self) -> bool {
+        match &self.inner.servers {
+            Servers::One(node) => node.is_up(),
+            Servers::Many(cluster) => cluster.is_well(),
+        }
+    }
+
+    /// Whether a job with this key could be sent now, and the life of the server that it would be sent to.
+    pub(crate) fn standing(&self, write_key: impl FnOnce(&mut Vec<u8>)) -> (bool, u64) {
+        let node = match &self.inner.servers {
+            Servers::One(node) => Some(node.clone()),
+            Servers::Many(cluster) => {
+                let mut key = Vec::with_capacity(64);
+                write_key(&mut key);
+                cluster.owner(key_slot(&key))
+            }
+        };
+        node.map_or((false, 0), |node| (node.is_up(), node.life()))
+    }
+
     /// Follows keys on every server, over connections of their own, until the tracking is dropped.
     pub(crate) fn track(&self, followed: Followed, follow: Arc<dyn Follow>, clock: Arc<Reader>) -> Tracking {
         Tracking::start(self.inner.target.clone(), followed, follow, clock, self.inner.runtime.clone())

@@ -175,13 +175,14 @@ impl Cluster {
                 masters.insert(range.master.clone(), node);
             }
         }
+        ranges.iter().for_each(|range| masters[&range.master].owns(range.first, range.last));
         self.map.store(Arc::new(SlotMap::new(&ranges, |master| masters[master].clone())));
         // Servers that are no longer masters are let go; calls that are out keep theirs until they are done.
         *nodes = masters;
         Ok(())
     }
 
-    fn is_well(&self) -> bool {
+    pub(super) fn is_well(&self) -> bool {
         let map: Guard<Arc<SlotMap>> = self.map.load();
         map.is_covered() && map.masters().iter().all(|node| node.is_up())
     }

@@ -2,6 +2,9 @@
 //!
 //! redis-rs's own ConnectionManager makes callers wait for its reconnects, beyond any time-out, and stays on a server
 //! that has become a replica. Here a lost connection is replaced in the background, and calls meanwhile fail at once.
+//!
+//! That makes it the breaker, too: a server that is silent for longer than a deadline, or refuses one call after the other,
+//! loses its connection, and gets no other call before a new one has shown, with a deadline of its own, that it serves.
 
 use std::{
     fmt,
@@ -26,6 +29,7 @@ use super::{
     client::Options,
     coalesce::Queue,
     error::Error,
+    probe,
     url::{Address, Login},
     witness::{self, Witness},
 };
@@ -36,6 +40,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// A connection that lived shorter than this did not prove that the server is well.
 const PROVEN: Duration = Duration::from_secs(1);
+/// So many calls in a row that the server refuses to serve, and it is not asked again until a probe has passed.
+const REFUSALS: u32 = 5;
 
 /// A server, connected or trying to be.
 pub(super) struct Node {
@@ -49,6 +55,12 @@ pub(super) struct Node {
     epochs: AtomicU64,
     /// Connections lost or not made since the last one that proved itself.
     failures: AtomicU32,
+    /// Calls in a row that the server did not serve.
+    refusals: AtomicU32,
+    /// Which life of which server the last connection led to.
+    life: AtomicU64,
+    /// Some of the slots that it has, on a Cluster, the first and the last in one number: for a key to probe it with.
+    slots: AtomicU32,
     /// Told of every lost connection: the reason may be that the slots are elsewhere now.
     on_loss: Option<Arc<Notify>>,
     witness: Option<Arc<dyn Witness>>,
@@ -79,6 +91,8 @@ pub(super) enum Loss {
     ReadOnly,
     /// No answer came in time. What was sent may still run, and more must not be piled on it.
     Stalled,
+    /// It answers that it does not serve: loading, out of memory, unable to save, and the like.
+    Refused,
 }
 
 impl Node {
@@ -102,6 +116,9 @@ impl Node {
             link: watch::Sender::new(Link::Connecting),
             epochs: AtomicU64::new(0),
             failures: AtomicU32::new(0),
+            refusals: AtomicU32::new(0),
+            life: AtomicU64::new(0),
+            slots: AtomicU32::new(ANY_SLOT),
             on_loss,
             witness,
         });
@@ -116,6 +133,27 @@ impl Node {
 
     pub(super) fn is_up(&self) -> bool {
         self.live.load().is_some()
+    }
+
+    /// Which life of which server this was connected to last: another one may know less. 0 before the first.
+    pub(super) fn life(&self) -> u64 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// These slots are its own, on a Cluster.
+    pub(super) fn owns(&self, first: u16, last: u16) {
+        self.slots.store(u32::from(first) << 16 | u32::from(last), Ordering::Relaxed);
+    }
+
+    /// The server has answered a call, or has refused to.
+    pub(super) fn answered(self: &Arc<Self>, epoch: u64, is_refused: bool) {
+        if !is_refused {
+            if self.refusals.load(Ordering::Relaxed) > 0 {
+                self.refusals.store(0, Ordering::Relaxed);
+            }
+        } else if self.refusals.fetch_add(1, Ordering::Relaxed) + 1 >= REFUSALS {
+            self.drop_connection(epoch, Loss::Refused);
+        }
     }
 
     /// Waits while the first attempt to connect is under way, and no longer.
@@ -147,13 +185,18 @@ impl Node {
         let failures = self.failures.fetch_add(1, Ordering::Relaxed);
         // One immediate attempt is free; a server that keeps closing must not be hammered.
         let pause = if failures == 0 { Duration::ZERO } else { pause_after(failures) };
-        let link = if loss != Loss::Stalled && pause.is_zero() {
+        let link = if matches!(loss, Loss::Closed | Loss::ReadOnly) && pause.is_zero() {
             Link::Connecting
         } else {
             Link::Down(format!("the connection was given up ({loss:?})").into())
         };
         self.link.send_replace(link);
-        tracing::warn!(server = %self.address, ?loss, "connection to redis lost");
+        // Once for each time that it was well: a server that comes and goes is told apart below.
+        if failures == 0 {
+            tracing::warn!(server = %self.address, ?loss, "connection to redis lost");
+        } else {
+            tracing::debug!(server = %self.address, ?loss, "connection to redis lost");
+        }
         if let Some(on_loss) = &self.on_loss {
             on_loss.notify_one();
         }
@@ -198,6 +241,16 @@ impl Node {
             // Before anybody can ask over this connection: what was read over another is not watched by it.
             witness.all_changed();
         }
+        let life = timeout(self.options.connect_timeout, probe::life(&mut connection)).await.unwrap_or_default();
+        if self.failures.load(Ordering::Relaxed) > 0 {
+            let slots = self.slots.load(Ordering::Relaxed);
+            let slots = (slots >> 16) as u16..=slots as u16;
+            let probed = timeout(self.options.timeout, probe::serves(&mut connection, &slots)).await;
+            probed.unwrap_or_else(|late| Err(std::io::Error::from(late).into()))?;
+        }
+        // Who may not be asked is taken to be another one each time.
+        self.life.store(life.unwrap_or(epoch + 1), Ordering::Relaxed);
+        self.refusals.store(0, Ordering::Relaxed);
         self.live.store(Some(Arc::new(Live { connection, epoch, since: Instant::now() })));
         self.link.send_replace(Link::Up);
         tracing::debug!(server = %self.address, "connected to redis");
@@ -208,6 +261,9 @@ impl Node {
         Ok(())
     }
 }
+
+/// All slots, and more.
+const ANY_SLOT: u32 = 0xffff;
 
 fn watch(
     node: Weak<Node>,

@@ -1,12 +1,13 @@
--- Limits: check, reserve, peek, settle, release, reset, grant, override.
+-- Limits: check, reserve, peek, settle, release, reset, grant, override, block, charge, adopt.
 --
 -- KEYS  of a job: per target the record, then the current key of each rule that is kept under a seed's key.
 -- ARGV  of a job: a body, then one msgpack policy per target. A body is binary, big-endian, the number of bytes in brackets:
 --       op (1) targets (1) now (8; 0 asks Redis) slack (4), then by op:
 --       1 take  tag (32, hex) kind (1: 0 check, 1 peek, 2 reserve) lease (7) repeated (1) provisional (1) entropy (4)
 --       2 end   tag (32, hex) how (1: 0 release, 1 settle, 2 confirm, 3 take back)
---       3 admin what (1: 0 reset, 1 grant, 2 override) until (8)
---       then per target: an amount (6) per rule (for an override: limit (6) and price (8)), start (8) and end (8) of the
+--       3 admin what (1: 0 reset, 1 grant, 2 override, 3 block, 4 charge, 5 adopt) until (8; of a charge: a name)
+--       then per target: an amount (6) per rule (for an override: limit (6) and price (8); to adopt, the amounts spent, then
+--       those that stood here at least, tag (32, hex), holds (2), and of each tag (32), expires (7), amounts), start (8) and end (8) of the
 --       period of each rule that has one, and label, before, after, each with its length (2), of each seed's counter.
 -- reply One string per job, binary as well. Its first byte says what follows:
 --       0 denied, 1 admitted: now (7) expires (7), per rule room (8, signed) limit used held remaining reset (7 each)
@@ -22,6 +23,7 @@ setmetatable(L, { __index = function(_, name)
   return rawget(L, name)
 end })
 
+local refusals = { MISCONF = true, NOREPLICAS = true, OOM = true, READONLY = true }
 local replies, k, a, count, time = {}, 1, 1, #ARGV, nil
 while a <= count do
   local body = ARGV[a]
@@ -37,6 +39,9 @@ while a <= count do
   local ok, reply = pcall(run, body, targets, k, a, now, slack)
   if not ok then
     local reason = type(reply) == 'table' and reply.err or tostring(reply)
+    -- A server that takes no writes has taken none of this call's, and serves none of its jobs.
+    local code = string.match(reason, '^%-?(%u+) ')
+    if refusals[code] then return redis.error_reply(reason) end
     reply = spack('>I1I2c0I2c0', 4, #KEYS[k], KEYS[k], #reason, reason)
   end
   replies[#replies + 1] = reply

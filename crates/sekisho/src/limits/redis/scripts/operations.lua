@@ -1,4 +1,4 @@
--- Settle, release, confirm; reset, grant, override, block, charge.
+-- Settle, release, confirm; reset, grant, override, block, charge, adopt.
 
 -- A body says 'as reserved' or 'no override' by the largest number of its six bytes.
 function L.run_end(body, count, k, a, now, slack)
@@ -46,11 +46,51 @@ function L.run_end(body, count, k, a, now, slack)
   return out
 end
 
+-- Counts whatever the limits say. The longest gap of an interval: nobody drew any entropy.
+function L.charge(R, p, pers, now, name, amount)
+  for i, r in ipairs(p[5]) do
+    local _, price = L.terms(R, i, r)
+    L.take(r, R, r[7], now, amount(i), price, false, 4294967295, pers[i], name)
+  end
+end
+
+-- Counts what an instance admitted by itself, once: what it last saw here and is gone, what it spent, what it still holds.
+function L.adopt(R, p, pers, key, now, slack, till, body, first)
+  local rules, size = p[5], 6 * #p[5]
+  local tag, count, at = sunpack('>c32I2', body, first + 2 * size)
+  if L.ended(key, R, tag, now) then return end
+  local holds = {}
+  for _ = 1, count do
+    local held, expires, amounts = sunpack('>c32I7', body, at)
+    if not L.find_hold(R, p, held) and not L.ended(key, R, held, now) then holds[#holds + 1] = { held, expires, amounts } end
+    at = amounts + size
+  end
+  local name, spent = sub(tag, 1, 12), {}
+  L.charge(R, p, pers, now, name, function(i)
+    local r = rules[i]
+    local n, least = sunpack('>I6', body, first + 6 * i - 6), (sunpack('>I6', body, first + size + 6 * i - 6))
+    spent[i] = n
+    if r[1] > 6 and r[1] < 10 then return n end
+    local limit, price = L.terms(R, i, r)
+    local _, used, held = L.figures(r, R, r[7], now, limit, price, pers[i], R[2] ~= '' and L.holds_of(R, p, r))
+    return n + max(0, least - used - held)
+  end)
+  for _, hold in ipairs(holds) do
+    L.reserve(R, p, pers, now, hold[1], sub(hold[1], 1, 12), hold[2], 0, body, hold[3], 4294967295)
+  end
+  for _, r in ipairs(rules) do
+    if r[1] == 9 then R[r[7]] = max(R[r[7]], till) end
+  end
+  L.remember(key, R, tag, 1, now, now + p[3], spent, now, slack)
+end
+
 function L.run_admin(body, _, k, a, now, slack)
   local what, till, first = sunpack('>I1I8', body, 15)
   local p, key = L.policy(ARGV[a + 1]), KEYS[k]
   local rules = p[5]
-  local R, pers, existed = L.open(p, k, body, first + #rules * (what == 2 and 14 or 6), now, slack)
+  local size = #rules * (what == 2 and 14 or 6)
+  if what == 5 then size = 2 * size + 34 + (sunpack('>I2', body, first + 2 * size + 32)) * (39 + size) end
+  local R, pers, existed = L.open(p, k, body, first + size, now, slack)
   if not R then return spack('>I1I8', 3, now) end
   L.bring(R, p, pers, key, now, slack)
   if what == 0 then
@@ -77,11 +117,9 @@ function L.run_admin(body, _, k, a, now, slack)
       if r[1] == 9 then R[r[7]] = max(R[r[7]], till) end
     end
   elseif what == 4 then
-    for i, r in ipairs(rules) do
-      local _, price = L.terms(R, i, r)
-      local n = sunpack('>I6', body, first + 6 * i - 6)
-      L.take(r, R, r[7], now, n, price, false, 4294967295, pers[i], string.format('%012x', till))
-    end
+    L.charge(R, p, pers, now, string.format('%012x', till), function(i) return (sunpack('>I6', body, first + 6 * i - 6)) end)
+  elseif what == 5 then
+    L.adopt(R, p, pers, key, now, slack, till, body, first)
   else
     local o = { till }
     for i, r in ipairs(rules) do

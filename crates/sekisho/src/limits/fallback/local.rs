@@ -1,0 +1,350 @@
+//! What this instance decides by itself, and what it owes the store for it.
+//!
+//! One lock lies over the books, and whoever decides or hands over holds it: a decision that fell between the two would be
+//! counted nowhere. It is never held over a call to the store.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+
+use hashbrown::{HashMap, HashSet};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::super::decision::{Degraded, RuleOutcome};
+use super::super::memory::{Capacity, MemoryStore, never_fits};
+use super::super::policy::Policy;
+use super::super::record::Record;
+use super::super::reservation::Tag;
+use super::super::rule::Algorithm;
+use super::super::store::{
+    Demand, Demands, End, EndOutcome, LimitStore as _, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
+};
+use super::share::{Seen, Share, first_record, spent_since};
+use crate::clock::{Clock, Timestamp};
+use crate::error::Error;
+use crate::store::memory::fingerprint::Fingerprint;
+
+/// Targets whose last figures are remembered.
+const SEEN: usize = 100_000;
+/// Targets that are handed over to the store afterwards. More are limited all the same, and only not added to its counts.
+const DEBTS: usize = 100_000;
+/// Parts of policies that are kept: those of a configuration, and some that came with a request.
+const PARTS: usize = 1_024;
+/// How far the store's clock may seem to move against ours before we follow it: answers take their time.
+const DRIFT: u64 = 5_000;
+/// When to come back with a cost that is more than an instance's part of the limit.
+const COME_BACK: u64 = 1_000_000;
+
+#[derive(Debug)]
+pub(super) struct Local {
+    memory: MemoryStore,
+    clock: Arc<Aligned>,
+    seen: quick_cache::sync::Cache<Fingerprint, Seen>,
+    books: Mutex<Books>,
+    debts: AtomicUsize,
+    has_decided: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    debts: HashMap<Fingerprint, Debt>,
+    /// Oldest first.
+    order: VecDeque<Fingerprint>,
+    /// By the address of the policy, which is kept with it.
+    parts: HashMap<usize, (Arc<Policy>, Arc<Policy>)>,
+    share: Option<Share>,
+    /// Reservations that the store may have made as well, because only its answer was lost.
+    doubtful: HashSet<Tag>,
+}
+
+/// What happened to one target that the store has not been told.
+#[derive(Debug)]
+struct Debt {
+    target: Target,
+    /// What was begun with, by which policy, if anything was decided since the last parcel was closed.
+    first: Option<(Record, Arc<Policy>)>,
+    /// On its way, or to be sent again: whether it has arrived is not known.
+    parcel: Option<Arc<Operation>>,
+}
+
+/// What to hand over next of a target.
+pub(super) enum Owed {
+    Nothing,
+    Parcel(Arc<Operation>),
+}
+
+impl Local {
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let clock = Arc::new(Aligned { clock, ahead: AtomicI64::new(0) });
+        Self {
+            memory: MemoryStore::new(Capacity::default(), clock.clone()),
+            clock,
+            seen: quick_cache::sync::Cache::new(SEEN),
+            books: Mutex::default(),
+            debts: AtomicUsize::new(0),
+            has_decided: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// How many targets the store is owed something for.
+    pub(super) fn debts(&self) -> usize {
+        self.debts.load(Ordering::Relaxed)
+    }
+
+    /// The store has answered for `target`.
+    pub(super) fn saw(&self, target: &Target, life: u64, at: Timestamp, outcomes: &[RuleOutcome]) {
+        self.clock.follow(at);
+        self.seen.insert(self.memory.fingerprint(target), Seen::new(at, life, outcomes));
+    }
+
+    /// Decides the demands that are `mine`; the others are admitted without figures.
+    /// The store may have made the same reservation if it is `in_doubt`.
+    pub(super) fn decide(
+        &self,
+        take: &Take,
+        mine: impl Fn(&Policy) -> bool,
+        share: Share,
+        in_doubt: bool,
+    ) -> Result<Taken, Error> {
+        let mut books = self.books.lock();
+        let mut demands = Demands::new();
+        for (i, demand) in take.demands.iter().enumerate().filter(|(_, demand)| mine(&demand.target.policy)) {
+            fits_ever(i, demand)?;
+            let target = self.open(&mut books, &demand.target, share)?;
+            demands.push(Demand { target, amounts: demand.amounts.clone() });
+        }
+        let asked = Take { demands, kind: take.kind, entropy: take.entropy };
+        let mut taken = match self.memory.take_now(&asked, None) {
+            Err(Error::Invalid(_)) => self.more_than_a_part(&asked)?,
+            taken => taken?,
+        };
+        let mut decided = taken.outcomes.into_iter();
+        let outcome = |demand: &Demand| if mine(&demand.target.policy) { decided.next() } else { None };
+        taken.outcomes = take.demands.iter().map(outcome).map(Option::unwrap_or_default).collect::<Outcomes>();
+        taken.degraded = Some(Degraded::Memory);
+        if let TakeKind::Reserve { tag, .. } = take.kind
+            && in_doubt
+            && taken.allowed
+            && books.doubtful.len() < DEBTS
+        {
+            books.doubtful.insert(tag);
+        }
+        Ok(taken)
+    }
+
+    /// A cost that is within the limit, and beyond this instance's part of it: a denial, not a mistake.
+    fn more_than_a_part(&self, asked: &Take) -> Result<Taken, Error> {
+        let nothing = |demand: &Demand| {
+            let amounts = demand.amounts.iter().map(|_| 0).collect();
+            Demand { target: demand.target.clone(), amounts }
+        };
+        let demands = asked.demands.iter().map(nothing).collect();
+        let mut taken = self.memory.take_now(&Take { demands, kind: TakeKind::Peek, entropy: 0 }, None)?;
+        let later = Timestamp::from_micros(taken.at.as_micros() + COME_BACK);
+        for (demand, outcomes) in asked.demands.iter().zip(&mut taken.outcomes) {
+            for (amount, outcome) in demand.amounts.iter().zip(outcomes) {
+                if *amount > outcome.limit {
+                    outcome.denied_until = Some(later.max(outcome.reset_at));
+                }
+            }
+        }
+        taken.allowed = false;
+        Ok(taken)
+    }
+
+    /// Ends a reservation that this instance made by itself; `None` if it knows of none. With whether the store may have made
+    /// it, too.
+    pub(super) fn end(&self, end: &End, share: Share) -> Option<(Result<EndOutcome, Error>, bool)> {
+        if !self.has_decided.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut books = self.books.lock();
+        let targets = end.targets.iter().map(|target| books.part_of(target, share)).collect();
+        let end = End { targets, ..end.clone() };
+        match self.memory.end_now(&end) {
+            Ok((outcome, _)) => Some((Ok(outcome), books.doubtful.remove(&end.tag))),
+            Err(Error::UnknownReservation) => None,
+            Err(error) => Some((Err(error), false)),
+        }
+    }
+
+    pub(super) fn operate(&self, target: &Target, operation: &Operation, share: Share) -> Result<Taken, Error> {
+        let mut books = self.books.lock();
+        let target = self.open(&mut books, target, share)?;
+        let StoreFuture::Known(Some(answer)) = self.memory.operate(&target, operation) else {
+            return Err(Error::Unavailable { reason: "memory has no answer".into(), may_have_run: false });
+        };
+        answer.map(|taken| Taken { degraded: Some(Degraded::Memory), ..taken })
+    }
+
+    /// Begins to decide for a target where it was last seen, unless that has begun already.
+    fn open(&self, books: &mut Books, target: &Target, share: Share) -> Result<Target, Error> {
+        self.has_decided.store(true, Ordering::Relaxed);
+        let part = books.part_of(target, share);
+        let print = self.memory.fingerprint(target);
+        let is_known = books.debts.get(&print).map(|debt| debt.first.is_some());
+        if is_known == Some(true) || (is_known.is_none() && books.debts.len() >= DEBTS) {
+            return Ok(part);
+        }
+        let seen = self.seen.get(&print);
+        let first = first_record(&target.policy, &part.policy, seen.as_ref(), share, self.memory.now());
+        self.memory.exchange(&part, first.clone())?;
+        let Books { debts, order, .. } = books;
+        let debt = debts.entry(print).or_insert_with(|| {
+            order.push_back(print);
+            Debt { target: target.clone(), first: None, parcel: None }
+        });
+        debt.first = Some((first, Arc::clone(&part.policy)));
+        self.debts.store(debts.len(), Ordering::Relaxed);
+        Ok(part)
+    }
+
+    /// Whether the store is owed anything for `target`.
+    pub(super) fn owes(&self, target: &Target) -> bool {
+        self.debts() > 0 && self.books.lock().debts.contains_key(&self.memory.fingerprint(target))
+    }
+
+    /// What to hand over for `target`: the same parcel as before until it has arrived, then whatever came since. `life` is
+    /// the store's now.
+    pub(super) fn owed(&self, target: &Target, life: u64) -> Owed {
+        let print = self.memory.fingerprint(target);
+        let mut books = self.books.lock();
+        let Some(debt) = books.debts.get_mut(&print) else { return Owed::Nothing };
+        if let Some(parcel) = &debt.parcel {
+            return Owed::Parcel(Arc::clone(parcel));
+        }
+        if let Some(parcel) = debt.first.take().and_then(|first| self.close(print, &debt.target, first, life)) {
+            debt.parcel = Some(Arc::clone(&parcel));
+            return Owed::Parcel(parcel);
+        }
+        self.settle_up(&mut books, print);
+        Owed::Nothing
+    }
+
+    /// Takes out all that was decided for a target since it was opened.
+    fn close(
+        &self,
+        print: Fingerprint,
+        target: &Target,
+        first: (Record, Arc<Policy>),
+        life: u64,
+    ) -> Option<Arc<Operation>> {
+        let (first, part) = first;
+        let of_part = Target { policy: Arc::clone(&part), ..target.clone() };
+        let record = self.memory.exchange(&of_part, Record::fresh(&part)).ok()?;
+        let now = self.memory.now();
+        let seen = self.seen.get(&print).unwrap_or_else(|| Seen::nothing(&target.policy, now, life));
+        let mut adoption = spent_since(&part, first, &record, now)?;
+        if seen.life != life {
+            adoption.at_least = seen.floor(&target.policy, now);
+        }
+        self.seen.insert(print, seen.with(&target.policy, &adoption, now));
+        Some(Arc::new(Operation::Adopt(adoption)))
+    }
+
+    /// `parcel` has arrived, or never can.
+    pub(super) fn arrived(&self, target: &Target, parcel: &Arc<Operation>) {
+        let print = self.memory.fingerprint(target);
+        let mut books = self.books.lock();
+        let Some(debt) = books.debts.get_mut(&print) else { return };
+        if debt.parcel.as_ref().is_some_and(|sent| Arc::ptr_eq(sent, parcel)) {
+            debt.parcel = None;
+        }
+        if debt.parcel.is_none() && debt.first.is_none() {
+            self.settle_up(&mut books, print);
+        }
+    }
+
+    fn settle_up(&self, books: &mut Books, print: Fingerprint) {
+        books.debts.remove(&print);
+        self.debts.store(books.debts.len(), Ordering::Relaxed);
+        if books.debts.is_empty() {
+            books.doubtful.clear();
+            books.order.clear();
+        }
+    }
+
+    /// Some targets that the store is owed something for, those that have waited longest first. They go to the end of the
+    /// line.
+    pub(super) fn longest_owed(&self, most: usize) -> Vec<Target> {
+        let mut books = self.books.lock();
+        let mut targets = Vec::new();
+        for _ in 0..books.order.len() {
+            if targets.len() == most {
+                break;
+            }
+            let Some(print) = books.order.pop_front() else { break };
+            let Some(target) = books.debts.get(&print).map(|debt| debt.target.clone()) else { continue };
+            books.order.push_back(print);
+            targets.push(target);
+        }
+        targets
+    }
+
+    /// What the store has lost of `target`, if it has begun another life since it was last seen there.
+    pub(super) fn lost(&self, target: &Target, life: u64) -> Option<Operation> {
+        let print = self.memory.fingerprint(target);
+        let seen = self.seen.get(&print).filter(|seen| seen.life != life)?;
+        let now = self.memory.now();
+        let at_least = seen.floor(&target.policy, now);
+        if at_least.iter().all(|amount| *amount == 0) {
+            return None;
+        }
+        Some(Operation::Adopt(super::share::only_at_least(at_least)))
+    }
+}
+
+impl Books {
+    fn part_of(&mut self, target: &Target, share: Share) -> Target {
+        if self.share != Some(share) || self.parts.len() >= PARTS {
+            self.parts.clear();
+            self.share = Some(share);
+        }
+        let make = || (Arc::clone(&target.policy), Arc::new(share.of_policy(&target.policy)));
+        let (_, part) = self.parts.entry(Arc::as_ptr(&target.policy).addr()).or_insert_with(make);
+        Target { policy: Arc::clone(part), ..target.clone() }
+    }
+}
+
+/// A cost that would not fit if the store decided is the caller's mistake now, too. An operator may have set more.
+fn fits_ever(index: usize, demand: &Demand) -> Result<(), Error> {
+    let rules: SmallVec<[_; 4]> = demand.target.policy.rules().iter().zip(&demand.amounts).collect();
+    let never = rules.iter().position(|(rule, amount)| {
+        !matches!(rule.algorithm, Algorithm::Interval { .. } | Algorithm::Block) && **amount > rule.capacity()
+    });
+    never.map_or(Ok(()), |rule| Err(never_fits(index, demand, rule, rules[rule].0.capacity())))
+}
+
+/// Our clock, set by the store's answers: windows end here when they would have ended there.
+#[derive(Debug)]
+struct Aligned {
+    clock: Arc<dyn Clock>,
+    ahead: AtomicI64,
+}
+
+impl Aligned {
+    fn follow(&self, store: Timestamp) {
+        let now = self.clock.now().as_micros();
+        let (store, ahead) = (store.as_micros(), self.ahead.load(Ordering::Relaxed));
+        if now.saturating_add_signed(ahead).abs_diff(store) > DRIFT {
+            let ahead = i128::from(store) - i128::from(now);
+            self.ahead.store(i64::try_from(ahead).unwrap_or(0), Ordering::Relaxed);
+        }
+    }
+}
+
+impl Clock for Aligned {
+    fn now(&self) -> Timestamp {
+        let now = self.clock.now().as_micros();
+        Timestamp::from_micros(now.saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
+    }
+
+    fn is_virtual(&self) -> bool {
+        self.clock.is_virtual()
+    }
+}

@@ -1,0 +1,402 @@
+//! What happens when the store does not decide.
+//!
+//! [`Fallback`] stands before a store that can be away, and lets the policies' [`OnFailure`] answer instead. With `memory` this
+//! instance goes on from the last figures it saw, on its share of what was left (`share`); what it admits so it owes the store
+//! (`local`), and hands over before the store decides for the same subject again, or when nobody asks for it (`caretaker`).
+//! Ends of reservations that the store could not be told are told later. An operator's tool has no other answer than the
+//! store's, and fails.
+
+#[cfg(feature = "redis")]
+mod caretaker;
+mod local;
+#[cfg(all(test, feature = "redis"))]
+mod model;
+mod share;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use metrics::{Counter, Gauge};
+use parking_lot::Mutex;
+use smallvec::smallvec;
+
+use super::decision::{Degraded, Ending};
+use super::policy::{OnFailure, Policy};
+use super::reservation::Backing;
+use super::store::{End, EndHow, EndOutcome, LimitStore, Operation, StoreFuture, Take, TakeKind, Taken, Target};
+use crate::clock::{Clock, Timestamp};
+use crate::error::{Error, Invalid};
+use local::{Local, Owed};
+pub use share::Share;
+
+/// Ends that the store has not been told. More are left to their leases.
+const PENDING: usize = 65_536;
+
+/// How often a store is asked to end a reservation that it does not know: whoever made it may not have told it yet.
+const LAST_TRY: u8 = 20;
+
+/// A store, and what to answer without it.
+#[derive(Debug, Clone)]
+pub struct Fallback {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    store: Arc<dyn LimitStore>,
+    /// For policies that say nothing themselves.
+    on_failure: OnFailure,
+    /// Which part of the limits is this instance's.
+    fleet: Arc<dyn Fleet>,
+    is_away: AtomicBool,
+    local: Local,
+    /// Oldest first, with how often the store did not know the reservation.
+    pending: Mutex<VecDeque<(End, u8)>>,
+    #[cfg(feature = "redis")]
+    caretaker: caretaker::Bell,
+    written_back: Counter,
+    owing: Gauge,
+}
+
+/// All instances that share the store.
+pub trait Fleet: std::fmt::Debug + Send + Sync {
+    /// This one's part, as far as is known.
+    fn share(&self) -> Share;
+}
+
+impl Fleet for Share {
+    fn share(&self) -> Share {
+        *self
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Fleet for crate::store::redis::Roster {
+    fn share(&self) -> Share {
+        Share::new(self.rank(), self.count())
+    }
+}
+
+impl Fallback {
+    /// The clock is only for answers that the store did not give.
+    pub fn new(
+        store: Arc<dyn LimitStore>,
+        on_failure: OnFailure,
+        clock: Arc<dyn Clock>,
+        fleet: Arc<dyn Fleet>,
+    ) -> Self {
+        metrics::describe_counter!(
+            "sekisho_write_backs_total",
+            "Subjects whose local decisions were added to the store's"
+        );
+        metrics::describe_gauge!(
+            "sekisho_write_back_pending",
+            "Subjects whose local decisions the store does not know yet"
+        );
+        let inner = Inner {
+            store,
+            on_failure,
+            fleet,
+            is_away: AtomicBool::new(false),
+            local: Local::new(clock),
+            pending: Mutex::default(),
+            #[cfg(feature = "redis")]
+            caretaker: caretaker::Bell::default(),
+            written_back: metrics::counter!("sekisho_write_backs_total"),
+            owing: metrics::gauge!("sekisho_write_back_pending"),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Whether the last calls found the store, or a part of it, not answering.
+    pub fn is_away(&self) -> bool {
+        self.inner.is_away.load(Ordering::Relaxed)
+    }
+
+    /// For how many subjects the store does not know yet what was admitted here.
+    pub fn owing(&self) -> usize {
+        self.inner.local.debts()
+    }
+}
+
+impl Inner {
+    /// An outage is two lines in the log, however many requests it meets.
+    fn note<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
+        let was_away = self.is_away.load(Ordering::Relaxed);
+        match &answer {
+            Err(Error::Unavailable { reason, .. }) => {
+                if !was_away && !self.is_away.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(reason, "the store does not answer; policies go on by their `on_failure`");
+                }
+            }
+            // One server of several may answer while another does not.
+            _ => {
+                if was_away && self.store.is_well() && self.is_away.swap(false, Ordering::Relaxed) {
+                    tracing::info!(owing = self.local.debts(), "the store answers again");
+                }
+            }
+        }
+        answer
+    }
+
+    fn is_memory(&self, policy: &Policy) -> bool {
+        policy.on_failure_or(self.on_failure) == OnFailure::Memory
+    }
+
+    async fn take(&self, take: &Take) -> Result<Taken, Error> {
+        let targets = || take.demands.iter().map(|demand| &demand.target);
+        let answer = match self.hand_over(targets()).await {
+            Ok(()) => self.note(self.store.take(take).await),
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(taken) => {
+                self.saw(targets(), &taken);
+                Ok(taken)
+            }
+            Err(Error::Unavailable { reason, may_have_run }) => self.take_without(take, reason, may_have_run),
+            error => error,
+        }
+    }
+
+    fn take_without(&self, take: &Take, reason: String, may_have_run: bool) -> Result<Taken, Error> {
+        let policies = take.demands.iter().map(|demand| &*demand.target.policy);
+        match strictest(policies, self.on_failure) {
+            OnFailure::Open if !matches!(take.kind, TakeKind::Peek) => Ok(self.open(take)),
+            OnFailure::Memory => {
+                let taken = self.local.decide(take, |policy| self.is_memory(policy), self.fleet.share(), may_have_run);
+                self.owes();
+                // The store may hold what nobody has been told of.
+                if may_have_run && !taken.as_ref().is_ok_and(|taken| taken.allowed) {
+                    take.undo().into_iter().for_each(|undo| self.later(undo, LAST_TRY - 3));
+                }
+                taken
+            }
+            OnFailure::Open | OnFailure::Closed => Err(Error::Unavailable { reason, may_have_run }),
+        }
+    }
+
+    /// Admitted without figures: nobody knows any.
+    fn open(&self, take: &Take) -> Taken {
+        let at = self.local.now();
+        let expires_at = match take.kind {
+            TakeKind::Reserve { lease, .. } => Some(Timestamp::from_micros(at.as_micros().saturating_add(lease))),
+            TakeKind::Check | TakeKind::Peek => None,
+        };
+        let outcomes = smallvec![Vec::new(); take.demands.len()];
+        Taken { allowed: true, at, expires_at, outcomes, degraded: Some(Degraded::Open) }
+    }
+
+    fn saw<'a>(&self, targets: impl Iterator<Item = &'a Target>, taken: &Taken) {
+        for (target, outcomes) in targets.zip(&taken.outcomes).filter(|(target, _)| self.is_memory(&target.policy)) {
+            self.local.saw(target, self.store.life(target), taken.at, outcomes);
+        }
+    }
+
+    /// The store is told what it does not know of these targets, so that it decides by the whole.
+    async fn hand_over<'a>(&self, targets: impl Iterator<Item = &'a Target> + Clone) -> Result<(), Error> {
+        let is_owing = self.local.debts() > 0;
+        for target in targets.filter(|target| self.is_memory(&target.policy)) {
+            if is_owing && self.local.owes(target) {
+                Box::pin(self.pay(target)).await?;
+            } else if let Some(lost) = self.local.lost(target, self.store.life(target)) {
+                Box::pin(self.restore(target, &lost)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn pay(&self, target: &Target) -> Result<(), Error> {
+        loop {
+            if !self.store.is_reachable(target) {
+                return Err(Error::Unavailable { reason: "the store is away".into(), may_have_run: false });
+            }
+            let Owed::Parcel(parcel) = self.local.owed(target, self.store.life(target)) else {
+                self.owes();
+                return Ok(());
+            };
+            let answer = self.note(self.store.operate(target, &parcel).await);
+            if let Err(error @ Error::Unavailable { .. }) = answer {
+                return Err(error);
+            }
+            match &answer {
+                Ok(taken) => self.saw(std::iter::once(target), taken),
+                Err(error) => {
+                    tracing::error!(%error, policy = target.policy.name(), "what was admitted meanwhile cannot be written back");
+                }
+            }
+            self.local.arrived(target, &parcel);
+            self.written_back.increment(1);
+            self.owes();
+        }
+    }
+
+    /// A store that has begun anew counts at least what was last seen in it.
+    async fn restore(&self, target: &Target, lost: &Operation) -> Result<(), Error> {
+        match self.note(self.store.operate(target, lost).await) {
+            Ok(taken) => self.saw(std::iter::once(target), &taken),
+            Err(error @ Error::Unavailable { .. }) => return Err(error),
+            // The decision itself will say what is wrong there.
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    fn owes(&self) {
+        let debts = self.local.debts();
+        self.owing.set(debts as f64);
+        #[cfg(feature = "redis")]
+        if debts > 0 {
+            self.caretaker.ring();
+        }
+    }
+
+    async fn end(&self, end: &End) -> Result<EndOutcome, Error> {
+        if let Some(answer) = self.end_here(end) {
+            return answer;
+        }
+        let answer = match self.hand_over(end.targets.iter()).await {
+            Ok(()) => self.note(self.store.end(end).await),
+            Err(error) => Err(error),
+        };
+        let policies = end.targets.iter().map(|target| &*target.policy);
+        match answer {
+            Err(Error::Unavailable { .. }) if strictest(policies, self.on_failure) != OnFailure::Closed => {
+                self.later(end.clone(), 0);
+                Ok(as_asked(end))
+            }
+            // Whoever made it has not told the store yet.
+            Err(Error::UnknownReservation) if end.backing == Backing::Instance => {
+                self.later(end.clone(), 0);
+                Ok(as_asked(end))
+            }
+            answer => answer,
+        }
+    }
+
+    fn end_here(&self, end: &End) -> Option<Result<EndOutcome, Error>> {
+        let (answer, is_doubtful) = self.local.end(end, self.fleet.share())?;
+        if is_doubtful {
+            // What it cost is in our books; what the store may hold of it is given back there.
+            self.later(End { how: EndHow::Release, ..end.clone() }, LAST_TRY);
+        }
+        Some(answer)
+    }
+
+    /// Told to the store when it answers again.
+    fn later(&self, end: End, tries: u8) {
+        let mut pending = self.pending.lock();
+        if pending.len() < PENDING {
+            pending.push_back((end, tries));
+        }
+        drop(pending);
+        #[cfg(feature = "redis")]
+        self.caretaker.ring();
+    }
+
+    async fn operate(&self, target: &Target, operation: &Operation) -> Result<Taken, Error> {
+        let answer = match self.hand_over(std::iter::once(target)).await {
+            Ok(()) => self.note(self.store.operate(target, operation).await),
+            Err(error) => Err(error),
+        };
+        match answer {
+            Ok(taken) => {
+                self.saw(std::iter::once(target), &taken);
+                Ok(taken)
+            }
+            // What has happened must be known here at once; an operator can wait.
+            Err(Error::Unavailable { may_have_run: false, .. })
+                if self.is_memory(&target.policy)
+                    && matches!(operation, Operation::Block { .. } | Operation::Charge(_)) =>
+            {
+                let taken = self.local.operate(target, operation, self.fleet.share());
+                self.owes();
+                taken
+            }
+            error => error,
+        }
+    }
+}
+
+/// Who decides a call under all of these policies: one that is closed closes it, and only where all are open is it open.
+fn strictest<'a>(policies: impl Iterator<Item = &'a Policy>, of_the_store: OnFailure) -> OnFailure {
+    let strictness = |on_failure: &OnFailure| match on_failure {
+        OnFailure::Open => 0,
+        OnFailure::Memory => 1,
+        OnFailure::Closed => 2,
+    };
+    policies.map(|policy| policy.on_failure_or(of_the_store)).max_by_key(strictness).unwrap_or(of_the_store)
+}
+
+/// Ending a reservation that was admitted while the store was away. If nobody counted it there is nothing to end, and that is
+/// no mistake of the caller's.
+pub(crate) fn end_as_backed(end: &End, answer: Result<EndOutcome, Error>) -> Result<EndOutcome, Error> {
+    match answer {
+        Err(Error::UnknownReservation | Error::Unavailable { .. }) if end.backing != Backing::Store => {
+            Ok(as_asked(end))
+        }
+        answer => answer,
+    }
+}
+
+fn as_asked(end: &End) -> EndOutcome {
+    let ending = match end.how {
+        EndHow::Release => Ending::Released,
+        EndHow::Settle(_) => Ending::Settled,
+    };
+    EndOutcome { ending, charged: Vec::new() }
+}
+
+impl LimitStore for Fallback {
+    fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
+        StoreFuture::awaited(self.inner.take(take))
+    }
+
+    fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
+        StoreFuture::awaited(self.inner.end(end))
+    }
+
+    fn end_later(&self, end: End) {
+        let inner = &self.inner;
+        if inner.end_here(&end).is_some() {
+            return;
+        }
+        // A reservation that is still in our books, or a store that is known to be away, would only fail.
+        if inner.is_away.load(Ordering::Relaxed) || end.targets.iter().any(|target| inner.local.owes(target)) {
+            inner.later(end, 0);
+        } else {
+            inner.store.end_later(end);
+        }
+    }
+
+    fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
+        StoreFuture::awaited(self.inner.operate(target, operation))
+    }
+
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        StoreFuture::awaited(async move { self.inner.note(self.inner.store.ping().await) })
+    }
+
+    fn reset_all(&self) -> StoreFuture<'_, ()> {
+        StoreFuture::awaited(async move { self.inner.note(self.inner.store.reset_all().await) })
+    }
+
+    fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {
+        self.inner.store.accepts(policy)
+    }
+
+    fn is_reachable(&self, target: &Target) -> bool {
+        self.inner.store.is_reachable(target)
+    }
+
+    fn is_well(&self) -> bool {
+        self.inner.store.is_well()
+    }
+
+    fn life(&self, target: &Target) -> u64 {
+        self.inner.store.life(target)
+    }
+}

@@ -1,0 +1,133 @@
+use std::time::Duration;
+
+use super::*;
+use crate::clock::ManualClock;
+use crate::key::Subject;
+use crate::limits::{Charge, Cost, Limits, Mode, ReserveOptions, Reserved, Rule};
+
+const OPEN: Option<OnFailure> = Some(OnFailure::Open);
+const MEMORY: Option<OnFailure> = Some(OnFailure::Memory);
+const CLOSED: Option<OnFailure> = Some(OnFailure::Closed);
+
+fn policy(name: &str, on_failure: Option<OnFailure>) -> Policy {
+    let rule = Rule::fixed_window(1, Duration::from_secs(60)).unwrap();
+    let policy = Policy::new(name, vec![rule]).unwrap();
+    match on_failure {
+        Some(on_failure) => policy.with_on_failure(on_failure),
+        None => policy,
+    }
+}
+
+#[test]
+fn the_strictest_decides() {
+    for (policies, of_the_store, expected) in [
+        (vec![None], OnFailure::Open, OnFailure::Open),
+        (vec![None], OnFailure::Memory, OnFailure::Memory),
+        (vec![OPEN], OnFailure::Closed, OnFailure::Open),
+        (vec![CLOSED], OnFailure::Open, OnFailure::Closed),
+        (vec![OPEN, OPEN], OnFailure::Closed, OnFailure::Open),
+        (vec![OPEN, None], OnFailure::Closed, OnFailure::Closed),
+        (vec![OPEN, MEMORY], OnFailure::Open, OnFailure::Memory),
+        (vec![MEMORY, CLOSED, OPEN], OnFailure::Open, OnFailure::Closed),
+    ] {
+        let built: Vec<Policy> = policies.iter().map(|on_failure| policy("p", *on_failure)).collect();
+        assert_eq!(strictest(built.iter(), of_the_store), expected, "{policies:?} on {of_the_store:?}");
+    }
+}
+
+#[test]
+fn a_policy_in_shadow_mode_stops_nobody_unless_it_says_so() {
+    let shadow = |on_failure| policy("p", on_failure).with_mode(Mode::Shadow);
+    assert_eq!(strictest([shadow(None)].iter(), OnFailure::Closed), OnFailure::Open);
+    assert_eq!(strictest([shadow(CLOSED)].iter(), OnFailure::Open), OnFailure::Closed);
+    assert_eq!(strictest([shadow(None), policy("q", None)].iter(), OnFailure::Closed), OnFailure::Closed);
+}
+
+/// A store that answers only while it is not away.
+#[derive(Debug)]
+struct Flaky {
+    store: crate::limits::MemoryStore,
+    is_away: AtomicBool,
+}
+
+impl Flaky {
+    /// Memory decides when it is asked, not when its future is polled: it must not even be asked.
+    fn answer<'a, T: Send + 'a>(
+        &'a self,
+        ask: impl FnOnce(&'a crate::limits::MemoryStore) -> StoreFuture<'a, T>,
+    ) -> StoreFuture<'a, T> {
+        if self.is_away.load(Ordering::Relaxed) {
+            return StoreFuture::known(Err(Error::Unavailable { reason: "away".into(), may_have_run: false }));
+        }
+        ask(&self.store)
+    }
+}
+
+impl LimitStore for Flaky {
+    fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
+        self.answer(|store| store.take(take))
+    }
+    fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
+        self.answer(|store| store.end(end))
+    }
+    fn end_later(&self, end: End) {
+        self.store.end_later(end);
+    }
+    fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
+        self.answer(|store| store.operate(target, operation))
+    }
+    fn ping(&self) -> StoreFuture<'_, ()> {
+        self.answer(|store| store.ping())
+    }
+    fn reset_all(&self) -> StoreFuture<'_, ()> {
+        self.answer(|store| store.reset_all())
+    }
+    fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {
+        self.store.accepts(policy)
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_admitted_charged_to_nobody_and_over_when_the_store_answers() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
+    let store = crate::limits::MemoryStore::new(crate::limits::Capacity::default(), clock.clone());
+    let flaky = Arc::new(Flaky { store, is_away: AtomicBool::new(false) });
+    let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Closed, clock, Arc::new(Share::ALL)));
+    let limits = Limits::new(vec![policy("open", OPEN), policy("shut", None)], fallback.clone()).unwrap();
+    let charge = |policy: &str| Charge::new(policy, Subject::new("a").unwrap());
+    let (open, both) = ([charge("open")], [charge("open"), charge("shut")]);
+
+    let Reserved::Admitted(backed) = limits.reserve(&open, &ReserveOptions::default()).await.unwrap() else {
+        panic!("the first fits")
+    };
+    let backed = backed.into_id();
+    flaky.is_away.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        let decision = limits.check(&open).await.unwrap();
+        assert_eq!((decision.allowed, decision.degraded), (true, Some(Degraded::Open)));
+        assert_eq!((decision.at, decision.charges[0].rules.len()), (Timestamp::from_secs(1_000), 0));
+        assert!(decision.binding().is_none() && decision.retry_after().is_none());
+    }
+    assert!(fallback.is_away());
+    assert!(limits.check(&both).await.is_err_and(|error| error.is_retryable()), "the other one is closed");
+    assert!(limits.peek(&open).await.is_err() && limits.ping().await.is_err());
+    assert_eq!(limits.release(&backed).await.unwrap().ending, Ending::Released, "it will be told");
+
+    let reserved = limits.reserve(&open, &ReserveOptions::default()).await.unwrap();
+    let Reserved::Admitted(admission) = reserved else { panic!("it is open") };
+    assert_eq!(admission.expires_at(), Timestamp::from_secs(1_060));
+    let id = admission.into_id().to_string().parse().unwrap();
+    let settled = limits.settle(&id, &Cost::default()).await.unwrap();
+    assert_eq!((settled.ending, settled.charged.len()), (Ending::Settled, 0));
+
+    flaky.is_away.store(false, Ordering::Relaxed);
+    let figures = limits.explain("open", Subject::new("a").unwrap(), None).await.unwrap().charges[0].rules[0];
+    assert_eq!((figures.used, figures.held), (0, 1), "only what was held before");
+    fallback.write_back().await;
+    assert_eq!(limits.release(&id).await.unwrap().ending, Ending::Released, "nothing is known of it");
+    let figures = limits.explain("open", Subject::new("a").unwrap(), None).await.unwrap().charges[0].rules[0];
+    assert_eq!((figures.used, figures.held), (0, 0), "it was told");
+    assert!(!fallback.is_away());
+    assert_eq!(limits.check(&open).await.unwrap().degraded, None);
+    assert_eq!(limits.release(&backed).await.unwrap().ending, Ending::Released);
+}
