@@ -186,7 +186,7 @@ async fn a21_heads_are_bounded_in_bytes_and_in_number() {
         let (mut client, connection) = handshake.await.unwrap();
         tokio::spawn(connection);
         let mut status = async |count: usize, bytes: usize| {
-            let mut request = Request::builder().uri(format!("http://api.example{path}"));
+            let mut request = Request::builder().uri(format!("http://localhost{path}"));
             for number in 0..count {
                 request = request.header(format!("x-{number}"), "a".repeat(bytes));
             }
