@@ -109,8 +109,9 @@ fn a20_bodies_that_drip_are_refused_and_paid() {
     for (to, path) in [(server.addresses.gateway, "/x"), (server.addresses.api, "/v1/check")] {
         for framing in ["content-length: 100000", "transfer-encoding: chunked"] {
             let mut stream = connect(to);
-            let head =
-                format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{framing}\r\n\r\n");
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
+            );
             stream.write_all(head.as_bytes()).unwrap();
             let mut first = [0];
             until(|| {
