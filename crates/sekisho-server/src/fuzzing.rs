@@ -21,7 +21,7 @@ pub fn matches(pattern: &str, path: &str) -> Result<bool, String> {
 
 /// What an answer that comes in pieces says it cost, at two pointers.
 pub fn usage<'a>(content_type: &str, pieces: impl Iterator<Item = &'a [u8]>) -> Option<Vec<u64>> {
-    let pointers = ["/usage/total_tokens", "/usage/input"].map(|pointer| JsonPointer::parse(pointer));
+    let pointers = ["/usage/total_tokens", "/usage/input"].map(JsonPointer::parse);
     let pointers: Vec<_> = pointers.into_iter().flatten().map(|pointer| ("tokens".to_owned(), pointer)).collect();
     let mut usage = Usage::new(&pointers, content_type)?;
     pieces.for_each(|piece| _ = usage.read(piece));

@@ -66,7 +66,7 @@ outbound: {{ interval: 1ms }}
         first.post("/v1/outbound/acquire", json!({ "url": "http://example.com/" })).expect(200)["permit"].clone();
     assert_eq!(first.post("/v1/outbound/settle", json!({ "permit": permit, "status": 200 })).status, 200);
     assert_eq!(first.get("/v1/stats/keys").status, 200);
-    assert_eq!(first.get("/readyz").expect(200)["rate_limiter_backend"], "redis");
+    assert_eq!(first.gateway("GET", "/readyz", &[]).expect(200)["checks"]["rate_limiter_backend"], "redis");
     assert_eq!(refused().items().len(), 0, "{:?}", refused());
 
     let mut other = redis.command(&["ACL", "DRYRUN", "sekisho", "GET", "sekisho:{u}:native"]);
