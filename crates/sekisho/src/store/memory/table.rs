@@ -97,8 +97,22 @@ impl<V> Table<V> {
         }
         while crowded(self, owner) {
             self.evict(now, owner)?;
+            self.clear_traces();
         }
         Ok(())
+    }
+
+    /// What was removed may leave a trace that takes a place until the table is made anew. Where only traces are in the way, it
+    /// would grow, or all that is in it would have to go.
+    fn clear_traces(&mut self) {
+        let (length, places) = (self.slots.len(), self.slots.num_buckets() / 8 * 7);
+        if length < self.slots.capacity() || length + length / 16 >= places {
+            return;
+        }
+        let old = std::mem::replace(&mut self.slots, HashTable::with_capacity(places));
+        for (fingerprint, value) in old {
+            self.slots.insert_unique(fingerprint.table_hash(), (fingerprint, value), |(f, _)| f.table_hash());
+        }
     }
 
     /// A value's idle time may only ever move earlier through here, or the floor would lie.
