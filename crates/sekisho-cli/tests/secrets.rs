@@ -205,7 +205,7 @@ fn a73_nobody_writes_a_line_of_the_log() {
         let escaped = "%0A%7B%22level%22%3A%22ERROR%22%7D%1B%5B31mforged";
         for head in [
             format!("GET /session HTTP/1.1\r\ncookie: __Host-session=u{escaped}:s{escaped}"),
-            format!("GET /session HTTP/1.1\r\ncookie: __Host-session=u%E2%80%A8forged:s"),
+            "GET /session HTTP/1.1\r\ncookie: __Host-session=u%E2%80%A8forged:s".to_owned(),
             format!("GET /up?{escaped} HTTP/1.1\r\nx-forwarded-for: {escaped}"),
             format!("GET /{escaped} HTTP/1.1\r\nuser-agent: {escaped}"),
         ] {
