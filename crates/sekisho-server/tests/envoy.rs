@@ -18,7 +18,7 @@ use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_testkit::RedisServer;
 use serde_json::{Value, json};
-use support::TestServer;
+use support::{TestServer, until};
 use tonic::transport::Channel;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -450,11 +450,17 @@ async fn on_redis_and_without_it() {
     assert_eq!(codes(&client.ask(many).await), [OK; 50]);
     assert_eq!(codes(&client.ask(vec![descriptor("plan=twin"); 4]).await), [OK, OK, OVER, OVER]);
     redis.freeze();
-    let request = RateLimitRequest { domain: "edge".into(), descriptors: vec![descriptor("plan=x")], hits_addend: 0 };
-    assert_eq!(client.try_ask(request).await.unwrap_err().code(), tonic::Code::Unavailable);
+    for expected in [OK, OK, OVER] {
+        let answer = client.ask(vec![descriptor("plan=x")]).await;
+        assert_eq!(codes(&answer), [expected]);
+        let labels = answer.response_headers_to_add.iter().filter(|header| header.key == "x-sekisho-degraded");
+        assert_eq!(labels.map(|header| header.value.as_str()).collect::<Vec<_>>(), ["memory"]);
+    }
     let body = json!({ "domain": "edge", "descriptors": [{ "entries": [{ "key": "plan", "value": "x" }] }] });
-    assert_eq!(server.post("/json", body).status, 503);
+    assert_eq!(server.post("/json", &body).status, 429, "two a year, counted here");
     redis.thaw();
+    until(|| server.post("/json", &body).header("x-sekisho-degraded").is_empty());
+    assert_eq!(server.post("/json", &body).status, 429, "and told to Redis");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

@@ -10,6 +10,7 @@ mod least_rights;
 mod profiles;
 mod support;
 
+use sekisho::limits::OnFailure;
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_server::open_store;
@@ -65,9 +66,11 @@ fn on_a_cluster() {
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_an_error_that_says_so() {
+fn a_closed_store_that_does_not_answer_is_an_error_that_says_so() {
     let redis = RedisServer::start();
-    let server = TestServer::on_its_store(config(&redis.url()));
+    let mut config = config(&redis.url());
+    config.store.on_failure = OnFailure::Closed;
+    let server = TestServer::on_its_store(config);
     redis.freeze();
     for reply in
         [server.gateway("GET", "/api/test", &[]), server.post("/v1/check", json!({ "policy": "demo", "subject": "a" }))]

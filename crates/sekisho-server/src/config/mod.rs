@@ -182,10 +182,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Whether anybody has to show a session.
-    pub(crate) fn require_sessions(&self) -> bool {
+    /// Whether requests need sessions: somebody has to show one, or they have a store of their own.
+    pub(crate) fn needs_sessions(&self) -> bool {
         let routes = self.routes.iter().map(|route| &route.require);
-        routes.chain(self.auth.iter().map(|auth| &auth.require)).any(|require| require.contains(&Credential::Session))
+        let required = routes.chain(self.auth.iter().map(|auth| &auth.require));
+        self.sessions.store.is_some() || required.into_iter().any(|require| require.contains(&Credential::Session))
     }
 
     /// A file to begin with, in YAML.

@@ -34,7 +34,7 @@ pub(super) async fn ready(app: &App) -> Response {
     let is_memory = app.backend.kind == BackendKind::Memory || !answers;
     // An instance that decides by itself is more use than none.
     let decides = answers || app.config.store.on_failure != OnFailure::Closed;
-    let needs_sessions = app.config.require_sessions();
+    let needs_sessions = app.config.needs_sessions();
     let revocations = &app.backend.revocations;
     let is_ready = has_secrets && decides && (has_sessions || !needs_sessions) && revocations.is_ready();
     let mut body = json!({
