@@ -4,8 +4,6 @@
 
 #[path = "redis/caches.rs"]
 mod caches;
-#[path = "redis/least_rights.rs"]
-mod least_rights;
 #[path = "redis/profiles.rs"]
 mod profiles;
 mod support;
