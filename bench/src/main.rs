@@ -1,7 +1,8 @@
 //! Benchmarks side by side with peers: `cargo xtask bench limits`, `cargo xtask bench doors`, `cargo xtask bench sessions`,
-//! `cargo xtask bench cache`, `cargo xtask bench outbound`.
+//! `cargo xtask bench cache`, `cargo xtask bench outbound`, `cargo xtask bench attack`.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints its table, and stops where it fails")]
 
+mod attack;
 mod cache;
 mod doors;
 mod keys;
@@ -26,6 +27,7 @@ fn main() -> anyhow::Result<()> {
         ["limits", "redis"] => limits_redis::run(),
         ["limits", "profile", what, tasks] => limits_redis::profile(what, tasks.parse()?),
         ["limits", "count", who, subjects] => limits_memory::profile(who, subjects.parse()?),
+        ["attack", arguments @ ..] => attack::run(arguments),
         ["cache", which @ ..] => cache::run(which),
         ["doors", which @ ..] => {
             doors::run(which);
@@ -44,7 +46,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         _ => anyhow::bail!(
-            "usage: cargo xtask bench limits [memory|redis] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation] | cache [hit|ratio|herd|elevation|refresh|rank] | outbound [durable|memory|known|acquire|redis|lookup]"
+            "usage: cargo xtask bench limits [memory|redis] | attack [--times N] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation] | cache [hit|ratio|herd|elevation|refresh|rank] | outbound [durable|memory|known|acquire|redis|lookup]"
         ),
     }
 }

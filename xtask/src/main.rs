@@ -27,6 +27,8 @@ Usage: cargo xtask <command>
   bench <name> [args…] run one benchmark
   faults [F3 …]        measure what instances do under each fault; without names write docs/guarantees.md anew
   soak [--minutes 10] [--seed 1]  three instances under load and every class of fault
+  fuzz <target|all> [--minutes N] [--seed N] [--keep]
+                       change inputs of one parser or of all for so long; what crashes is kept in fuzz/crashes
   docs                 write the tables of docs/reference/configuration.md anew
   plots                draw the pictures in docs/concepts/img
   screenshot           take the picture of /elevation in docs/img
@@ -43,6 +45,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::run(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
         [what @ ("faults" | "soak"), rest @ ..] => faults::run(what, rest),
+        ["fuzz", rest @ ..] => shell::cargo(&[&["run", "--package", "sekisho-fuzz", "--"], rest].concat()),
         ["plots"] => plots::run(),
         ["docs"] => docs::run(),
         ["screenshot"] => screenshot::run(),

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn c16_a_cookie_has_every_attribute_and_its_removal_the_same() {
+    fn c16_a58_a_cookie_has_every_attribute_and_its_removal_the_same() {
         let id = SessionId::new("u1", "s1").unwrap();
         let config = CookieConfig::default();
         let set = set(&config, &id, Some(Duration::from_secs(60)));

@@ -22,6 +22,9 @@ pub mod envoy;
 mod eviction;
 mod facts;
 mod fetcher;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod gateway;
 pub mod governing;
 mod jwks;

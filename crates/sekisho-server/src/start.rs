@@ -95,7 +95,7 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     stores.insert(0, store.redis().clone());
     let own = open_outbound(config, &clock, &mut stores).await?;
     let keys = Keyspace::Redis(stores);
-    let limits = with_fallback(store, config.store.on_failure, config.store.instances, &clock);
+    let limits = with_fallback(store, config.store.on_failure, u64::from(config.instances), &clock);
     let outbound = own.unwrap_or_else(|| Arc::clone(&limits));
     Ok(Backend { limits, outbound, sessions, revocations, caches, keys, clock, kind })
 }
@@ -126,7 +126,7 @@ async fn open_outbound(
         if Some(&own.url) != config.store.url.as_ref() {
             stores.push(store.redis().clone());
         }
-        return Ok(Some(with_fallback(store, outbound.settings.on_failure, config.store.instances, clock)));
+        return Ok(Some(with_fallback(store, outbound.settings.on_failure, u64::from(config.instances), clock)));
     }
     match &outbound.state {
         Some(file) if config.store.url.is_none() => {

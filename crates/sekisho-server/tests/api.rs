@@ -220,7 +220,7 @@ fn policies_are_listed() {
 }
 
 #[test]
-fn a_token_opens_every_route_and_nothing_else_does() {
+fn a64_a_token_opens_every_route_and_nothing_else_does() {
     let server = TestServer::with_token(POLICIES, "s3cret");
     for path in ["/v1/policies", "/v1/nowhere", "/"] {
         for header in ["", "Bearer", "Bearer ", "Bearer s3cre", "Bearer s3cret2", "Basic s3cret", "s3cret"] {
@@ -234,4 +234,28 @@ fn a_token_opens_every_route_and_nothing_else_does() {
     assert_eq!(reply.status, 200);
     // The gateway is for everybody.
     assert_eq!(server.gateway("GET", "/livez", &[]).status, 200);
+}
+
+/// A page can have a name of its own lead to this machine, and would then be asked as its own server.
+#[test]
+fn a69_without_a_token_the_api_has_no_name() {
+    let body = || json!({ "policy": "calls", "subject": "a" }).to_string();
+    let ask = |server: &TestServer, host: &str| {
+        let headers = [("host", host), ("content-type", "application/json")];
+        ["/v1/peek", "/v1/check"].map(|path| server.send("POST", path, &headers, body()).status)
+    };
+    let yaml = "policies: { calls: { subject: user, rules: [{ algorithm: fixed_window, limit: 100, window: 60s }] } }";
+    let server = TestServer::start(yaml);
+    for host in ["evil.test", "evil.test:8001", "127.0.0.1.evil.test", "localhost.evil.test:8001"] {
+        assert_eq!(ask(&server, host), [421, 421], "{host}");
+        assert_eq!(server.send("GET", "/v1/policies", &[("host", host)], String::new()).status, 421, "{host}");
+    }
+    assert_eq!(server.counted("calls", "a"), (0, 0));
+    for host in ["localhost:8001", "127.0.0.1", "[::1]:8001"] {
+        assert_eq!(ask(&server, host), [200, 200], "{host}");
+    }
+    // Who has a token is no page.
+    let server = TestServer::with_token(yaml, "t0ken");
+    let headers = [("host", "sekisho.internal"), ("authorization", "Bearer t0ken")];
+    assert_eq!(server.send("GET", "/v1/policies", &headers, String::new()).status, 200);
 }

@@ -186,7 +186,7 @@ async fn a21_heads_are_bounded_in_bytes_and_in_number() {
         let (mut client, connection) = handshake.await.unwrap();
         tokio::spawn(connection);
         let mut status = async |count: usize, bytes: usize| {
-            let mut request = Request::builder().uri(format!("http://api.example{path}"));
+            let mut request = Request::builder().uri(format!("http://localhost{path}"));
             for number in 0..count {
                 request = request.header(format!("x-{number}"), "a".repeat(bytes));
             }
@@ -247,7 +247,7 @@ fn a30_what_http_1_could_not_carry_is_refused() {
     assert_eq!((upstream.seen().len(), server.counted("calls", "127.0.0.1")), (0, (0, 0)));
     // The same host twice is one host.
     let mut client = Client::connect(server.addresses.gateway, &[]);
-    client.send(HEADERS, WHOLE, 1, &head("POST", "/x", &[(b"host", b"API.example")]));
+    client.send(HEADERS, WHOLE, 1, &head("POST", "/x", &[(b"host", b"LOCALHOST")]));
     assert_eq!(client.next_of(&[HEADERS]).unwrap().payload[0], 0x88);
     assert_eq!(upstream.seen().len(), 1);
 }

@@ -50,7 +50,7 @@ fn a19_heads_that_drip_are_cut_off_and_others_are_served() {
     let server = serve("header_timeout: 300ms, idle_timeout: 1h", "");
     let (gateway, api, grpc) = (server.addresses.gateway, server.addresses.api, server.addresses.grpc.unwrap());
     let beginnings = [
-        (gateway, &b"GET /livez HTTP/1.1\r\nhost: x\r\nx-slow: "[..]),
+        (gateway, &b"GET /livez HTTP/1.1\r\nhost: localhost\r\nx-slow: "[..]),
         (gateway, b"G"),
         (gateway, b""),
         (gateway, b"PRI * HT"),
@@ -81,10 +81,10 @@ fn a19_idle_connections_are_closed_and_busy_ones_are_not() {
     let route = format!("{{ match: {{ path: /stream }}, policy: calls, upstream: \"http://{}\" }}", upstream.address);
     let server = serve("header_timeout: 1h, idle_timeout: 200ms", &route);
     let mut busy = connect(server.addresses.gateway);
-    write!(busy, "GET /stream HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    write!(busy, "GET /stream HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut idle = connect(server.addresses.gateway);
     for _ in 0..2 {
-        write!(idle, "GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+        write!(idle, "GET /nothing HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         assert_eq!(raw_answer(&mut idle), ("404".to_owned(), false));
     }
     until(|| is_closed(&mut idle));
@@ -109,8 +109,9 @@ fn a20_bodies_that_drip_are_refused_and_paid() {
     for (to, path) in [(server.addresses.gateway, "/x"), (server.addresses.api, "/v1/check")] {
         for framing in ["content-length: 100000", "transfer-encoding: chunked"] {
             let mut stream = connect(to);
-            let head =
-                format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{framing}\r\n\r\n");
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{framing}\r\n\r\n"
+            );
             stream.write_all(head.as_bytes()).unwrap();
             let mut first = [0];
             until(|| {
@@ -137,7 +138,7 @@ fn a20_a_slow_upload_is_not_the_upstreams_fault() {
     );
     let server = serve("min_rate: 1B, grace: 1h", &route);
     let mut stream = connect(server.addresses.gateway);
-    write!(stream, "POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 60\r\n\r\n").unwrap();
+    write!(stream, "POST /x HTTP/1.1\r\nhost: localhost\r\ncontent-length: 60\r\n\r\n").unwrap();
     // Four times the upstream's time in all, and never a pause as long as it.
     for _ in 0..60 {
         std::thread::sleep(Duration::from_millis(10));
@@ -159,7 +160,7 @@ fn a20_a_client_that_does_not_read_is_cut_off() {
     let route = format!("{{ match: {{ path: /x }}, policy: slots, upstream: \"http://{}\" }}", origin.address);
     let server = serve("min_rate: 1KiB, grace: 200ms", &route);
     let mut stream = connect(server.addresses.gateway);
-    write!(stream, "GET /x HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    write!(stream, "GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     told.recv_timeout(Duration::from_secs(20)).expect("the origin was let go");
     until(|| server.counted("slots", "127.0.0.1") == (0, 0));
     assert!(is_closed(&mut stream), "all that was on the way is read, then the end");
@@ -168,7 +169,7 @@ fn a20_a_client_that_does_not_read_is_cut_off() {
 /// Holds a connection that was surely accepted.
 fn hold(to: SocketAddr) -> Option<TcpStream> {
     let mut stream = connect(to);
-    write!(stream, "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").ok()?;
+    write!(stream, "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").ok()?;
     let mut first = [0];
     (stream.read(&mut first).ok()? == 1).then_some(stream)
 }
@@ -207,7 +208,7 @@ fn a21_heads_are_bounded_in_bytes_and_in_number() {
     };
     for to in [server.addresses.gateway, server.addresses.api] {
         let sized = |bytes: usize| {
-            let head = "GET /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: ";
+            let head = "GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx: ";
             format!("{head}{}\r\n\r\n", "a".repeat(bytes - head.len() - 4))
         };
         assert_eq!(
@@ -216,7 +217,7 @@ fn a21_heads_are_bounded_in_bytes_and_in_number() {
         );
         let numbered = |count: usize| {
             let more: String = (2..count).map(|n| format!("x-{n}: 1\r\n")).collect();
-            format!("GET /nothing HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{more}\r\n")
+            format!("GET /nothing HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}\r\n")
         };
         assert_eq!((status(to, &numbered(100)).as_str(), status(to, &numbered(101)).as_str()), ("404", "431"));
     }

@@ -313,7 +313,7 @@ fn mistakes_elsewhere() {
 }
 
 #[test]
-fn a_bomb_is_refused() {
+fn a72_a_bomb_is_refused() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for i in 1..9 {
         let before = i - 1;

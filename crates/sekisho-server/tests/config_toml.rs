@@ -191,7 +191,7 @@ fn mistakes_are_named_with_their_place() {
 }
 
 #[test]
-fn what_is_deep_or_long_is_refused() {
+fn a72_what_is_deep_or_long_is_refused() {
     assert!(problems(&format!("a = {}", "[".repeat(100_000))).starts_with("sekisho.toml:"));
     assert!(problems(&format!("a{} = 1", ".a".repeat(100_000))).starts_with("sekisho.toml:"));
     assert!(problems(&"#\n".repeat(600_000)).contains("bytes long"));

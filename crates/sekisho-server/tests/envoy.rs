@@ -462,3 +462,27 @@ async fn on_redis_and_without_it() {
     until(|| server.post("/json", &body).header("x-sekisho-degraded").is_empty());
     assert_eq!(server.post("/json", &body).status, 429, "and told to Redis");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a77_messages_and_metadata_are_bounded() {
+    let server = server();
+    let mut client = Client::of(&server).await;
+    // What is around the value: `edge`, `user` and their lengths.
+    let of = |value: usize| RateLimitRequest {
+        domain: "edge".into(),
+        descriptors: vec![descriptor(&format!("user={}", "x".repeat(value)))],
+        hits_addend: 0,
+    };
+    let rest = prost::Message::encoded_len(&of(60_000)) - 60_000;
+    assert!(client.try_ask(of(64 * 1024 - rest)).await.is_ok());
+    assert_eq!(client.try_ask(of(64 * 1024 - rest + 1)).await.unwrap_err().code(), tonic::Code::OutOfRange);
+    let with = |bytes: usize| {
+        let mut request = tonic::Request::new(of(1));
+        request.metadata_mut().insert("x-large", "x".repeat(bytes).parse().unwrap());
+        request
+    };
+    assert!(client.0.should_rate_limit(with(8 * 1024)).await.is_ok());
+    assert!(client.0.should_rate_limit(with(32 * 1024)).await.is_err());
+    // It was only that request's fault.
+    assert_eq!(client.one(descriptor("user=a")).await, (OK, 4));
+}

@@ -125,7 +125,7 @@ fn authority() -> CertifiedIssuer<'static, KeyPair> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn only_clients_with_a_certificate_are_served() {
+async fn a76_only_clients_with_a_certificate_are_served() {
     let papers = Papers::new();
     let server = TestServer::with(papers.config(", client_ca: ca.pem"));
     let to = server.addresses.grpc.unwrap();
@@ -195,7 +195,7 @@ async fn others_certificates_are_taken_up_while_it_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn off_loopback_clients_have_to_show_who_they_are() {
+async fn a76_off_loopback_clients_have_to_show_who_they_are() {
     let papers = Papers::new();
     let mut config = papers.config("");
     (config.listen, config.api) = ("127.0.0.1:0".parse().unwrap(), "127.0.0.1:0".parse().unwrap());

@@ -181,7 +181,7 @@ fn forward_auth_wants_a_session_in_its_own_cookie() {
 }
 
 #[test]
-fn c17_c18_a_browsers_logout_is_a_post_of_the_same_site() {
+fn c17_c18_a67_a_browsers_logout_is_a_post_of_the_same_site() {
     let server = TestServer::start(ROUTES);
     let cookie = login(&server, "u1");
     let logout = |method: &str, headers: &[(&str, &str)]| {

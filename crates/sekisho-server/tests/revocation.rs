@@ -111,7 +111,7 @@ fn c12_operators_end_one_user_or_everyone() {
 }
 
 #[test]
-fn c33_instances_and_old_clients_share_what_is_revoked() {
+fn c33_a54_instances_and_old_clients_share_what_is_revoked() {
     let redis = RedisServer::start();
     let (one, two) = (on(&redis, "max_staleness: 5s"), on(&redis, "max_staleness: 5s"));
     put(&one, "/v1/tokens/access/mine", json!({ "ttl": 600 })).expect(200);

@@ -97,7 +97,7 @@ fn c05_an_unknown_session_is_an_event() {
 }
 
 #[test]
-fn c35_failed_authentications_are_events_without_secrets_and_no_flood() {
+fn c35_a66_failed_authentications_are_events_without_secrets_and_no_flood() {
     let (server, log) = start();
     let ask = |path: &str, headers: &[(&str, &str)]| server.gateway("GET", path, headers).status;
     let bearer = |token: &str| format!("Bearer {token}");

@@ -63,7 +63,7 @@ fn c01_a_created_session_has_an_id_of_the_servers() {
 }
 
 #[test]
-fn c17_a_page_of_another_site_creates_nothing() {
+fn c17_a67_a_page_of_another_site_creates_nothing() {
     let server = TestServer::start("{}");
     for kind in [("x-nothing", ""), ("content-type", "text/plain")] {
         let headers = [("origin", "https://evil.example"), kind];
@@ -117,7 +117,7 @@ fn c09_the_terms_are_told() {
 }
 
 #[test]
-fn c15_a_list_shows_no_tokens_and_no_other_user() {
+fn c15_a59_a_list_shows_no_tokens_and_no_other_user() {
     let server = TestServer::start("{}");
     put(&server, "/v1/sessions/u1/s1", SESSION).expect(200);
     put(&server, "/v1/sessions/u2/s2", SESSION).expect(200);
@@ -156,7 +156,7 @@ fn c11_all_but_one_end() {
 }
 
 #[test]
-fn c03_a_rotated_session_has_another_id_and_cookie() {
+fn c03_a56_a_rotated_session_has_another_id_and_cookie() {
     let server = TestServer::start("{}");
     put(&server, "/v1/sessions/u1/s1", SESSION).expect(200);
     let rotated = server.send("POST", "/v1/sessions/u1/s1/rotate", &[], String::new());

@@ -77,6 +77,9 @@ pub mod backend;
 pub mod cache;
 pub mod clock;
 pub mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gate;
 #[cfg(feature = "http")]
 pub mod http;

@@ -10,15 +10,17 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use common::{Engine, START, requests, subject};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use sekisho::clock::Clock as _;
-use sekisho::clock::Timestamp;
+use sekisho::clock::{Clock as _, ManualClock, Timestamp};
 use sekisho::key::{KeyTemplate, Subject};
-use sekisho::limits::{Charge, Limits, Policy, ReservationId, ReserveOptions, Reserved, Rule};
+use sekisho::limits::{
+    Capacity, Charge, Limits, MemoryStore, Period, Policy, ReservationId, ReserveOptions, Reserved, Rule, TimeZone,
+};
 use sekisho_testkit::RedisServer;
 
 const LIMIT: u64 = 20;
@@ -371,5 +373,37 @@ fn bound_14_a_step_into_an_earlier_window_stays_in_the_later_one() {
                 }
             });
         }
+    }
+}
+
+/// The flood of `cargo xtask bench attack`, without its time.
+#[test]
+fn a13_f50_a_flood_of_subjects_stays_under_the_cap_and_frees_nobody() {
+    const VICTIMS: usize = 50;
+    let hour = Duration::from_secs(3_600);
+    let daily = || Rule::calendar(20, Period::Day, TimeZone::UTC).unwrap();
+    let log = || Rule::sliding_log(20, hour).unwrap();
+    for rules in [vec![Rule::gcra(20, 24 * hour, None).unwrap()], vec![log()], vec![log(), daily()]] {
+        let capacity = Capacity { subjects: 10_000, bytes: 4 << 20 };
+        let clock = ManualClock::at(START);
+        let store = MemoryStore::new(capacity, Arc::new(clock.clone()));
+        let limiter = store.limiter(Arc::new(Policy::new("attacked", rules).unwrap()));
+        let victims: Vec<Subject> = (0..VICTIMS).map(|i| subject(&format!("victim-{i}"))).collect();
+        for victim in &victims {
+            let admitted = (0..100).filter(|_| limiter.check(victim).is_admit()).count();
+            assert_eq!(admitted, 20);
+        }
+        // None of it is idle in the five minutes that it takes, so that room has to be made.
+        for i in 0..100_000_u64 {
+            clock.advance(Duration::from_millis(3));
+            assert!(limiter.check(&subject(&format!("attacker-{i}"))).is_admit());
+            if i % 1_000 == 0 {
+                assert!(store.bytes() <= capacity.bytes, "{} bytes after {i}", store.bytes());
+                assert!(store.len() <= capacity.subjects, "{} subjects after {i}", store.len());
+            }
+        }
+        assert!(store.len() > capacity.subjects / 2, "the cap was reached: {}", store.len());
+        let freed = victims.iter().filter(|victim| limiter.check(victim).is_admit()).count();
+        assert_eq!(freed, 0);
     }
 }

@@ -57,7 +57,7 @@ fn keys(reply: &Reply) -> Vec<String> {
 }
 
 #[test]
-fn different_charges_never_share_a_key_and_one_subject_has_one_slot() {
+fn a10_different_charges_never_share_a_key_and_one_subject_has_one_slot() {
     let cluster = RedisCluster::start(1);
     let node = &cluster.nodes()[0];
     let engine = Engine::redis(&cluster.url());
@@ -124,7 +124,7 @@ fn refused() -> impl Strategy<Value = String> {
 }
 
 #[test]
-fn refused_subjects_touch_nothing() {
+fn a10_refused_subjects_touch_nothing() {
     let server = RedisServer::start();
     let engine = Engine::redis(&server.url());
     let limits = engine.limits(policies());
@@ -151,4 +151,51 @@ fn refused_subjects_touch_nothing() {
     });
     assert!(store.is_empty());
     assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+}
+
+/// What is sent to a script is data, whatever it looks like: each is a subject of its own, and nothing else happens.
+#[test]
+fn a61_no_argument_of_a_script_is_code() {
+    let server = RedisServer::start();
+    let engine = Engine::redis(&server.url());
+    let limits = engine.limits(policies());
+    server.command(&["SET", "canary", "alive"]).expect_success();
+    let quoted = "]] redis.call('FLUSHALL') --[[";
+    let arguments = [
+        quoted,
+        "\" .. redis.call('DEL', 'canary') .. \"",
+        "%d%s%n",
+        "1e309",
+        "-1",
+        "nan",
+        "inf",
+        "0x10",
+        "9007199254740993",
+        "canary",
+        "\u{202e}\u{feff}",
+    ];
+    engine.block_on(async {
+        for text in arguments {
+            let charge = [Charge::new("e", subject(text)).at(Endpoint::new(text).unwrap())];
+            for _ in 0..2 {
+                assert!(limits.check(&charge).await.unwrap().allowed, "{text}");
+            }
+            let options = ReserveOptions { lease: None, idempotency_key: Some(text.to_owned()) };
+            let Reserved::Admitted(admission) = limits.reserve(&charge, &options).await.unwrap() else {
+                panic!("{text}")
+            };
+            admission.settle(&requests(1)).await.unwrap();
+        }
+        for text in arguments {
+            let figures = limits.explain("e", subject(text), Some(Endpoint::new(text).unwrap())).await.unwrap();
+            let used: Vec<u64> = figures.charges[0].rules.iter().map(|rule| rule.used).collect();
+            assert_eq!(used, [3, 3], "{text}");
+        }
+    });
+    assert_eq!(server.command(&["GET", "canary"]).text(), "alive");
+    assert!(
+        keys(&server.command(&["KEYS", "*"]))
+            .iter()
+            .all(|key| { key == "canary" || arguments.iter().any(|text| key.contains(&format!("{{{text}}}"))) })
+    );
 }

@@ -76,7 +76,7 @@ fn commands(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c33_a_revocation_by_any_client_is_refused_by_every_instance_at_once() {
+async fn c33_a54_a_revocation_by_any_client_is_refused_by_every_instance_at_once() {
     let server = RedisServer::start();
     setex(&server, "before");
     let instances = [instance(&server.url()).await, instance(&server.url()).await];
@@ -201,7 +201,7 @@ async fn c12_marks_grow_by_max_whoever_writes_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c32_a_killed_server_means_unavailable_and_never_a_silent_yes() {
+async fn c32_a55_a_killed_server_means_unavailable_and_never_a_silent_yes() {
     let server = RedisServer::start();
     let revocations = impatient(&instance(&server.url()).await);
     setex(&server, "revoked");
@@ -227,7 +227,7 @@ async fn c32_a_killed_server_means_unavailable_and_never_a_silent_yes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn c32_a_frozen_server_means_unavailable_and_recovers_by_itself() {
+async fn c32_a55_a_frozen_server_means_unavailable_and_recovers_by_itself() {
     let server = RedisServer::start();
     let revocations = impatient(&instance(&server.url()).await);
     setex(&server, "revoked");
@@ -289,7 +289,7 @@ async fn what_is_written_while_the_server_is_read_is_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flush_makes_no_token_valid_again() {
+async fn a55_a_flush_makes_no_token_valid_again() {
     let server = RedisServer::start();
     let revocations = instance(&server.url()).await;
     setex(&server, "revoked");

@@ -54,7 +54,8 @@ pub(super) fn yaml(settings: &Settings, store: &str, [listen, api]: [u16; 2], or
         r#"
 listen: 127.0.0.1:{listen}
 api: 127.0.0.1:{api}
-store: {{ url: "{store}", timeout: {deadline}, on_failure: {on_failure}, instances: 3 }}
+store: {{ url: "{store}", timeout: {deadline}, on_failure: {on_failure} }}
+instances: 3
 memory: {{ subjects: {memory_subjects} }}
 policies:
   {LOG}: {{ rules: [{{ name: window, algorithm: sliding_log, limit: {limit}, window: {window} }}, {requests}] }}

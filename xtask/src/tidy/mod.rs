@@ -1,5 +1,6 @@
 //! Rules of this repository that no general tool knows.
 
+mod attacks;
 mod clauses;
 mod code;
 mod imports;
@@ -39,6 +40,7 @@ fn check(tree: &Tree) -> Vec<Finding> {
         whitespace::check,
         links::check,
         clauses::check,
+        attacks::check,
     ];
     rules.iter().flat_map(|rule| rule(tree)).collect()
 }
@@ -70,6 +72,7 @@ mod tests {
     #[test]
     fn every_rule_takes_part() {
         let long = "\n".repeat(501);
+        let attacks: String = (2..=77).map(|attack| format!("| A{attack} | x | Not yet: y |\n")).collect();
         let rows: String = (2..=37).map(|clause| format!("| C{clause} | x | Not yet: y |\n")).collect();
         let tree = Tree::of(&[
             ("crates/a/src/long.rs", &long),
@@ -79,6 +82,7 @@ mod tests {
             ("crates/a/src/space.rs", "fn f() {} \n"),
             ("README.md", "[gone](gone.md)\n"),
             ("docs/security/asvs.md", &rows),
+            ("docs/security/attacks.md", &attacks),
         ]);
         let mut paths: Vec<_> = check(&tree).into_iter().map(|finding| finding.path).collect();
         paths.sort();

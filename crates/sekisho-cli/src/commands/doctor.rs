@@ -53,7 +53,10 @@ fn show(diagnosis: &Diagnosis) {
     for check in &diagnosis.checks {
         let name = check.name.replace('_', " ");
         match (&check.found, check.remedy) {
-            (Some(found), Some(remedy)) => output::line(&format!("WRONG {name}\n      {found}\n      to do: {remedy}")),
+            (Some(found), Some(remedy)) => {
+                let word = if check.ok { "look " } else { "WRONG" };
+                output::line(&format!("{word} {name}\n      {found}\n      to do: {remedy}"));
+            }
             _ => output::line(&format!("ok    {name}")),
         }
     }

@@ -35,7 +35,7 @@ impl<S: Send + Sync, T: DeserializeOwned, const MAX: usize> FromRequest<S> for B
 
 impl<T: DeserializeOwned> Body<T> {
     /// What was read before.
-    pub(super) fn parse(bytes: &[u8]) -> Result<T, Problem> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<T, Problem> {
         parse(bytes)
     }
 }

@@ -20,13 +20,15 @@ mod stats;
 mod tokens;
 mod words;
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{FromRequest as _, Request, State};
 use axum::http::Method;
-use axum::http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
+use axum::http::uri::Authority;
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use tokio::time::{Instant, timeout};
@@ -110,8 +112,28 @@ fn refuse(app: &App, peer: Option<Peer>, request: &Request) -> Result<(), Proble
             }
             return Err(Problem::unauthorized(how));
         }
+    } else if !request.uri().path().starts_with("/auth/") && !is_local(host(request)) {
+        return Err(Problem::misdirected("without SEKISHO_API_TOKEN the API is asked by an address or as localhost"));
     }
     Ok(())
+}
+
+fn host(request: &Request) -> Option<&str> {
+    // What is no text is no name of ours.
+    let header = || request.headers().get(HOST).map(|host| host.to_str().unwrap_or("?"));
+    request.uri().authority().map(Authority::as_str).or_else(header)
+}
+
+/// A page can have its own name lead to this machine, and is then asked as if this were its server: what it is told it may
+/// read. An address is nobody's page, and neither is `localhost`. Forward-auth is asked with the name that a client gave,
+/// and says nothing but yes and no.
+fn is_local(host: Option<&str>) -> bool {
+    let Some(host) = host else { return true };
+    let name = match host.strip_prefix('[') {
+        Some(v6) => return v6.split_once(']').is_some_and(|(v6, _)| v6.parse::<Ipv6Addr>().is_ok()),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<Ipv4Addr>().is_ok()
 }
 
 #[cfg(test)]
@@ -120,6 +142,26 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn a69_only_names_that_no_page_has_are_local() {
+        for host in ["127.0.0.1", "127.0.0.1:8001", "localhost", "LocalHost:8001", "[::1]", "[::1]:8001", "10.0.0.7"] {
+            assert!(is_local(Some(host)), "{host}");
+        }
+        for host in [
+            "evil.test",
+            "evil.test:8001",
+            "127.0.0.1.evil.test",
+            "localhost.evil.test",
+            "[::1",
+            "",
+            "?",
+            "[evil.test]",
+        ] {
+            assert!(!is_local(Some(host)), "{host}");
+        }
+        assert!(is_local(None), "HTTP/1.0");
+    }
 
     /// axum's router names its paths only when it is printed for debugging, those of the fallback among them.
     #[test]

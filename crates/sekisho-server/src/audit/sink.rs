@@ -69,7 +69,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn c35_no_name_forges_a_line() {
+    fn c35_a73_no_name_forges_a_line() {
         let name = "a\r\n{\"act\":\"grant\"}\u{7f}\u{9b}31m\u{202e}\u{2028}\u{1b}[2J太郎🎉\"\\";
         let text = plain(json!({ "subject": name }).as_object().unwrap());
         assert!(text.bytes().all(|byte| (0x20..0x7f).contains(&byte)), "{text}");

@@ -41,6 +41,12 @@ pub fn read_domains(files: &[PathBuf]) -> Result<Vec<Domain>, ConfigError> {
     if errors.is_empty() { Ok(domains) } else { Err(ConfigError::all(errors)) }
 }
 
+/// One file by itself, from its text.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read_text(text: &str) -> Result<Domain, ConfigError> {
+    read_file(&mut Seen::default(), Path::new("domain.yaml"), text)
+}
+
 /// Reads the files that `domains` names, relative to the folder of the file that names them. What is wrong with a name goes
 /// to `reader`, what is wrong inside a file is returned.
 pub(super) fn read_named(reader: &mut Reader, root: &Node, folder: &Path, config: &mut Config) -> Vec<ConfigError> {

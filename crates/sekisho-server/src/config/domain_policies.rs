@@ -44,14 +44,24 @@ pub(super) fn read_domain_file(file: &Path, defaults: &Terms, settings: Settings
     let refuse = |reason: String| ConfigError::plain(format!("{name}: {reason}"));
     let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| refuse("is not UTF-8 text".to_owned()))?;
-    let root = tree::parse_list(&text).map_err(|problem| ConfigError::in_file(&name, &text, vec![problem]))?;
-    let mut file = File { reader: Reader::default(), name: &name, warnings: Vec::new() };
+    parse_domain_file(&name, &text, defaults, settings)
+}
+
+/// `name` is what errors call the file.
+pub(crate) fn parse_domain_file(
+    name: &str,
+    text: &str,
+    defaults: &Terms,
+    settings: Settings,
+) -> Result<DomainFile, ConfigError> {
+    let root = tree::parse_list(text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
+    let mut file = File { reader: Reader::default(), name, warnings: Vec::new() };
     let domains = file.domains(&root, defaults, settings);
     match domains {
         Some(domains) if file.reader.problems.is_empty() => {
             Ok(DomainFile { domains: Arc::new(domains), warnings: file.warnings })
         }
-        _ => Err(ConfigError::in_file(&name, &text, file.reader.problems)),
+        _ => Err(ConfigError::in_file(name, text, file.reader.problems)),
     }
 }
 

@@ -201,7 +201,7 @@ pub(super) static ROOT: Section = section(
         key("connections", Kind::One(&CONNECTIONS), "how many there may be, and how slow"),
         key("store", Kind::One(&STORE), "where counts are kept").or(Fallback::Words("memory")),
         key("memory", Kind::One(&MEMORY), "how much the memory store may hold"),
-        key("instances", Kind::Whole(1, 100_000), "the least number of instances to assume in an outage")
+        key("instances", Kind::Whole(1, 100_000), "the least number of instances to assume in an outage. Those that announce themselves in Redis are counted")
             .or(Fallback::Whole(1)),
         key(
             "trusted_proxies",
@@ -317,12 +317,6 @@ pub(super) static STORE: Section = section(
             "when no answer comes in time: `memory` goes on with this instance's share, `open` admits, `closed` refuses with 503",
         )
         .or(Fallback::Text("memory")),
-        key(
-            "instances",
-            Kind::Whole(1, 10_000),
-            "how many share the store at least: those that announce themselves there are counted",
-        )
-        .or(Fallback::Whole(1)),
     ],
 );
 

@@ -42,7 +42,11 @@ pub use audit::AuditTo;
 pub use caches::{CacheConfig, OriginConfig, RefreshConfig, SqlConfig};
 pub use connections::Connections;
 pub use domain::read_domains;
+#[cfg(feature = "fuzzing")]
+pub(crate) use domain::read_text;
 pub use domain_policies::DomainFile;
+#[cfg(feature = "fuzzing")]
+pub(crate) use domain_policies::parse_domain_file;
 pub use elevation::{ElevationConfig, TileFormat};
 use env::Environment;
 pub use forward::{Forward, JsonPointer, ReleaseOn, SecretHeader, Upstream};
@@ -136,8 +140,6 @@ pub struct StoreConfig {
     /// For policies that say nothing themselves.
     pub on_failure: OnFailure,
     pub timeout: Duration,
-    /// How many instances share the store at least.
-    pub instances: u64,
 }
 
 impl Default for Config {
@@ -154,7 +156,6 @@ impl Default for Config {
                 url: None,
                 on_failure: OnFailure::Memory,
                 timeout: Duration::from_millis(50),
-                instances: 1,
             },
             memory: Capacity::default(),
             instances: 1,
@@ -453,11 +454,6 @@ fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
         && let Some(on_failure) = reader.choice(node, "on_failure", &policy::ON_FAILURE)
     {
         store.on_failure = on_failure;
-    }
-    if let Some(node) = fields.peek("instances")
-        && let Some(instances) = reader.whole(node, "instances", 1, 10_000)
-    {
-        store.instances = instances;
     }
     if let Some(node) = fields.peek("timeout")
         && let Some(timeout) = reader.duration(node, "timeout")

@@ -32,7 +32,7 @@ impl PartialEq for Segment {
 impl Eq for Segment {}
 
 impl PathPattern {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix('/') else {
             return Err(format!("must start with a slash; it is `{text}`"));
         };

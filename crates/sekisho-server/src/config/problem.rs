@@ -55,11 +55,28 @@ fn show(file: &str, text: &str, problem: &Problem) -> String {
         return head;
     };
     // A tab would move the caret, and a line of a megabyte would hide the message.
-    let source: String = source.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let source = masked(source).into_iter().take(160);
+    let source: String = source.map(|c| if c.is_control() { ' ' } else { c }).collect();
     let number = line.to_string();
     let margin = " ".repeat(number.len());
     let indent = " ".repeat((column as usize - 1).min(160));
     format!("{head}\n {number} | {source}\n {margin} | {indent}^")
+}
+
+/// What is shown may go into a log, so that who may log in, and the query, of a URL are not: stars stand in their place.
+fn masked(source: &str) -> Vec<char> {
+    let mut line: Vec<char> = source.chars().collect();
+    let mut from = 0;
+    while let Some(start) = line[from..].windows(3).position(|three| three == [':', '/', '/']).map(|at| from + at + 3) {
+        let is_over = |c: &char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
+        let end = line[start..].iter().position(is_over).map_or(line.len(), |length| start + length);
+        let login = line[start..end].iter().rposition(|c| *c == '@').map_or(start, |at| start + at);
+        let query = line[login..end].iter().position(|c| *c == '?').map_or(end, |at| login + at + 1);
+        line[start..login].fill('*');
+        line[query..end].fill('*');
+        from = end;
+    }
+    line
 }
 
 impl fmt::Display for ConfigError {
@@ -91,4 +108,23 @@ pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
 /// `; did you mean …?`, or nothing.
 pub(crate) fn did_you_mean<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(name, known).map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a71_logins_and_queries_of_urls_are_not_shown() {
+        for (line, shown) in [
+            ("url: \"redis://:pw@h\"", "url: \"redis://***@h\""),
+            ("url: redis://u:p/w@x@h:1/0", "url: redis://*******@h:1/0"),
+            ("a: http://h/p?key=s, b: 'https://h/?x'", "a: http://h/p?****** b: 'https://h/?*'"),
+            ("a: http://h/p, b: 1", "a: http://h/p, b: 1"),
+            ("://", "://"),
+            ("no URL @ all?", "no URL @ all?"),
+        ] {
+            assert_eq!(masked(line).into_iter().collect::<String>(), shown);
+        }
+    }
 }

@@ -87,9 +87,9 @@ pub enum Unit {
 
 /// What a descriptor found, and the values under which it is counted.
 #[derive(Debug)]
-pub(super) struct Found<'a> {
-    pub(super) limit: &'a Limit,
-    pub(super) values: Vec<&'a str>,
+pub(crate) struct Found<'a> {
+    pub(crate) limit: &'a Limit,
+    pub(crate) values: Vec<&'a str>,
 }
 
 impl Unit {
@@ -187,7 +187,7 @@ impl Domain {
 
     /// The rule at exactly the depth of the entries. On each level the exact value goes before patterns, and they before
     /// the bare key.
-    pub(super) fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Found<'a>> {
+    pub(crate) fn find<'a>(&'a self, entries: &'a [Entry]) -> Option<Found<'a>> {
         let mut level = &self.top;
         let mut limit = None;
         let mut values = Vec::with_capacity(entries.len());

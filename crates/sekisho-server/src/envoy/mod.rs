@@ -9,8 +9,8 @@ mod decide;
 mod domain;
 pub(crate) mod grpc;
 pub(crate) mod json;
-mod messages;
-mod subject;
+pub(crate) mod messages;
+pub(crate) mod subject;
 
 pub(crate) use domain::Draft;
 pub use domain::{Allowance, Descriptor, Domain, Limit, Unit, Value};

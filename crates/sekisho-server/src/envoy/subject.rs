@@ -18,7 +18,7 @@ const BLOCKED: (&str, Option<&str>) = ("", Some("blocked"));
 
 /// `key=value,key=value`, with everything escaped that could be taken for something else. What would be too long is
 /// hashed; the mark before a hash holds no `=`, which every other subject does.
-pub(super) fn subject<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Subject, Invalid> {
+pub(crate) fn subject<'a>(entries: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Subject, Invalid> {
     let text = joined(entries.into_iter().map(|(key, value)| (key, Some(value))));
     if text.len() <= Subject::MAX_BYTES {
         return Subject::new(text);

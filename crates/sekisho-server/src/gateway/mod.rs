@@ -3,13 +3,13 @@
 mod bell;
 mod elevation;
 mod forward;
-mod headers;
+pub(crate) mod headers;
 mod logout;
-mod paths;
+pub(crate) mod paths;
 pub(crate) mod pool;
 mod status;
 mod upload;
-mod usage;
+pub(crate) mod usage;
 
 use std::net::IpAddr;
 

@@ -23,7 +23,7 @@ routes: [{ match: { path: /gate }, policy: gate, respond: {} }]
 
 /// A server of so many, with a deadline that a busy machine keeps.
 pub(crate) fn serve(url: &str, instances: u32) -> TestServer {
-    let store = format!("store: {{ url: \"{url}\", timeout: 250ms, on_failure: memory, instances: {instances} }}");
+    let store = format!("store: {{ url: \"{url}\", timeout: 250ms, on_failure: memory }}\ninstances: {instances}");
     let config = Config::parse("test.yaml", &format!("{store}\n{POLICIES}"));
     TestServer::on_its_store(config.unwrap_or_else(|error| panic!("{error}")))
 }

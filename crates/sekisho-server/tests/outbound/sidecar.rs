@@ -176,7 +176,7 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
 }
 
 #[test]
-fn a_look_alike_is_counted_as_what_it_is() {
+fn a45_a_look_alike_is_counted_as_what_it_is() {
     let (_folder, server) = serve("allowlist: [{ domain: apple.com, max_requests_per_day: 1 }]", "");
     settle(&server, &acquire(&server, "http://apple.com/"), 200);
     let alike = server.get("/v1/outbound/explain?url=http://%D0%B0%D1%80%D1%80l%D0%B5.com/").expect(200);

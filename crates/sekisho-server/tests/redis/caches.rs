@@ -280,3 +280,66 @@ fn caches_are_not_changed_before_a_restart() {
     put(&server, "/v1/caches/a/1", "one").expect(200);
     assert_eq!(server.get("/v1/caches/b/1").status, 404);
 }
+
+/// What is kept belongs to a key and to nobody who asked for it: the origin is not told who it is, so that it cannot answer
+/// them alone, and nothing but the key chooses the entry.
+#[test]
+fn a34_a36_who_asks_changes_neither_the_question_nor_the_entry() {
+    let upstream = Upstream::start();
+    let cache = |name: &str| {
+        let at = upstream.address;
+        format!(
+            "  {name}: {{ key: \"{name}:{{id}}\", origin: {{ http: \"http://{at}/{name}/{{id}}\", soft_timeout: 10s }} }}\n"
+        )
+    };
+    let server = TestServer::start(&format!("caches:\n{}{}", cache("a"), cache("b")));
+    let somebody = [
+        ("cookie", "sid=s3cret"),
+        ("authorization", "Bearer s3cret"),
+        ("x-forwarded-host", "s3cret.test"),
+        ("x-original-url", "/s3cret"),
+        ("accept-language", "s3cret"),
+        ("if-none-match", "\"s3cret\""),
+        ("range", "bytes=0-0"),
+    ];
+    let first = server.send("GET", "/v1/caches/a/account.css", &somebody, String::new());
+    assert_eq!((first.status, first.text.as_str(), tier(&first)), (200, "echo", "origin"));
+    let seen = upstream.seen();
+    assert!(
+        seen.len() == 1 && !seen[0].to_string().contains("s3cret") && seen[0]["headers"]["range"].is_null(),
+        "{seen:?}"
+    );
+    // Another spelling of the key is the same entry; the same id elsewhere is another.
+    for path in ["/v1/caches/a/account.css", "/v1/caches/a/account%2Ecss", "/v1/caches/a/%61ccount.css"] {
+        assert_eq!(tier(&server.get(path)), "l1", "{path}");
+    }
+    assert_eq!(tier(&server.get("/v1/caches/b/account.css")), "origin");
+    let paths: Vec<_> = upstream.seen().iter().map(|seen| seen["path"].clone()).collect();
+    assert_eq!(paths, ["/a/account.css", "/b/account.css"]);
+}
+
+#[test]
+fn a37_a_failure_is_told_and_not_kept() {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let origin = Origin::start(move |stream| {
+        let head: &[u8] = match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => b"HTTP/1.1 500 Oops\r\ncontent-length: 6\r\n\r\npoison",
+            1 => b"HTTP/1.1 400 Bad Request\r\ncontent-length: 6\r\n\r\npoison",
+            _ => b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood",
+        };
+        stream.write_all(head).is_ok()
+    });
+    let config = format!(
+        "caches: {{ a: {{ key: \"a:{{id}}\", origin: {{ http: \"http://{}/{{id}}\", soft_timeout: 10s }} }} }}",
+        origin.address
+    );
+    let server = TestServer::start(&config);
+    let reply = server.get("/v1/caches/a/1");
+    assert!(reply.status == 502 && !reply.text.contains("poison"), "{reply:?}");
+    until(|| {
+        server.clock.advance(std::time::Duration::from_secs(1));
+        let reply = server.get("/v1/caches/a/1");
+        assert!(!reply.text.contains("poison"), "{reply:?}");
+        reply.text == "good"
+    });
+}

@@ -101,7 +101,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 /// A request's head without compression: each field as a literal that no table keeps.
 pub(crate) fn head(method: &str, path: &str, more: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut block = Vec::new();
-    for (name, value) in [(":method", method), (":scheme", "http"), (":path", path), (":authority", "api.example")] {
+    for (name, value) in [(":method", method), (":scheme", "http"), (":path", path), (":authority", "localhost")] {
         field(&mut block, name.as_bytes(), value.as_bytes());
     }
     more.iter().for_each(|(name, value)| field(&mut block, name, value));

@@ -36,7 +36,7 @@ mod l1;
 mod origin;
 mod pattern;
 #[cfg(feature = "redis")]
-mod redis;
+pub(crate) mod redis;
 pub mod refresh;
 mod store;
 mod terms;

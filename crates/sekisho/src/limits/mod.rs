@@ -13,7 +13,7 @@ pub mod durable;
 mod engine;
 pub(crate) mod fallback;
 pub mod memory;
-mod packed;
+pub(crate) mod packed;
 mod period;
 pub(crate) mod policy;
 mod record;

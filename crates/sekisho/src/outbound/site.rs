@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_a_host_is_one_site() {
+    fn a45_every_spelling_of_a_host_is_one_site() {
         for (url, host, domain) in [
             ("http://Example.COM/", "example.com", "example.com"),
             ("https://a.b.example.com.:443/x", "a.b.example.com", "example.com"),

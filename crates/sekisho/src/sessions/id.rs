@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn c01_a_new_sid_has_256_random_bits() {
+    fn c01_a57_a_new_sid_has_256_random_bits() {
         let sids: HashSet<_> = (0..10_000).map(|_| Sid::random()).collect();
         assert_eq!(sids.len(), 10_000);
         for sid in sids {

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::{Desk, ISS, NOW, SECRET, good, good_but, issuer, published};
 
 #[tokio::test]
-async fn c20_none_is_no_algorithm() {
+async fn c20_a49_none_is_no_algorithm() {
     let signer = Signer::ec("ES256");
     let desk = Desk::with(&signer);
     for alg in ["none", "None", "NONE", "nOnE", "", "HS257"] {
@@ -21,7 +21,7 @@ async fn c20_none_is_no_algorithm() {
 }
 
 #[tokio::test]
-async fn c20_a_public_key_is_no_secret() {
+async fn c20_a49_a_public_key_is_no_secret() {
     let rsa = Signer::rsa("RS256");
     let pem = rsa.public_pem();
     let desk = Desk::of(vec![issuer(ISS, &["RS256"], Keys::fixed(vec![Key::from_pem(pem.as_bytes()).unwrap()]))]);
@@ -37,7 +37,7 @@ async fn c20_a_public_key_is_no_secret() {
 }
 
 #[tokio::test]
-async fn c20_an_issuer_signs_only_as_it_may() {
+async fn c20_a49_an_issuer_signs_only_as_it_may() {
     let signer = Signer::rsa("RS512");
     let desk = Desk::of(vec![issuer(ISS, &["RS256"], published(&[&signer]))]);
     assert_eq!(desk.refusal(&signer.token(&good())).await, Refusal::Algorithm);
@@ -51,7 +51,7 @@ async fn c20_an_issuer_signs_only_as_it_may() {
 }
 
 #[tokio::test]
-async fn c21_keys_in_the_token_are_not_looked_at() {
+async fn c21_a50_keys_in_the_token_are_not_looked_at() {
     let (signer, evil) = (Signer::ec("ES256").named("k1"), Signer::ec("ES256").named("k1"));
     let desk = Desk::with(&signer);
     for header in [
@@ -69,7 +69,7 @@ async fn c21_keys_in_the_token_are_not_looked_at() {
 }
 
 #[tokio::test]
-async fn c21_kid_is_only_compared() {
+async fn c21_a50_kid_is_only_compared() {
     let signer = Signer::ec("ES256").named("k1");
     let desk = Desk::with(&signer);
     for kid in ["../../etc/passwd", "/dev/null", "k1\0", "K1", "k1' OR '1'='1", "", "{{7*7}}", &"k".repeat(8_000)] {
@@ -113,7 +113,7 @@ async fn c24_keys_are_bound_to_their_issuer() {
 }
 
 #[tokio::test]
-async fn c22_what_is_too_long_is_not_read() {
+async fn c22_a53_what_is_too_long_is_not_read() {
     let signer = Signer::hmac("HS256", SECRET);
     let desk = secret_desk();
     let megabyte = signer.token(&good_but(&json!({ "filler": "x".repeat(1 << 20) })));
@@ -177,7 +177,7 @@ fn c26_a_secret_is_as_long_as_the_hash() {
 }
 
 #[test]
-fn c20_secrets_and_public_keys_do_not_share_an_issuer() {
+fn c20_a49_secrets_and_public_keys_do_not_share_an_issuer() {
     use sekisho::clock::ManualClock;
     use sekisho::revocation::Revocations;
     use std::sync::Arc;

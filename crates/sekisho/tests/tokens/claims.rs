@@ -51,7 +51,7 @@ async fn c22_exp_holds_to_the_second() {
 }
 
 #[tokio::test]
-async fn c22_nbf_and_iat_hold_to_the_second() {
+async fn c22_a51_nbf_and_iat_hold_to_the_second() {
     let (signer, desk) = start();
     for name in ["nbf", "iat"] {
         let at = |time: u64| signer.token(&good_but(&json!({ name: time })));
@@ -61,7 +61,7 @@ async fn c22_nbf_and_iat_hold_to_the_second() {
 }
 
 #[tokio::test]
-async fn c22_exp_and_jti_must_be_there_and_be_what_they_are() {
+async fn c22_a51_exp_and_jti_must_be_there_and_be_what_they_are() {
     let (signer, desk) = start();
     for name in ["exp", "jti"] {
         let without = signer.token(&good_but(&json!({ name: null })));
@@ -147,7 +147,7 @@ async fn users_are_names_that_can_stand_in_a_header() {
 }
 
 #[tokio::test]
-async fn c24_the_audience_is_ours() {
+async fn c24_a52_the_audience_is_ours() {
     let (signer, desk) = start();
     let to = |audience: &Value| signer.token(&good_but(&json!({ "aud": audience })));
     for audience in [json!("api"), json!(["other", "api"])] {
@@ -165,7 +165,7 @@ async fn c24_the_audience_is_ours() {
 }
 
 #[tokio::test]
-async fn c23_kinds_exclude_each_other() {
+async fn c23_a52_kinds_exclude_each_other() {
     let (signer, desk) = start();
     let kind_of = async |header: Value, over: Value, hint| {
         let token = signer.token_with(&header, &good_but(&over));
@@ -213,7 +213,7 @@ async fn c23_kinds_exclude_each_other() {
 }
 
 #[tokio::test]
-async fn c24_users_and_ids_of_two_issuers_are_told_apart() {
+async fn c24_a59_users_and_ids_of_two_issuers_are_told_apart() {
     let (a, b) = (Signer::ec("ES256"), Signer::ec("ES256"));
     let within = |iss: &str, signer: &Signer, namespace: &str| {
         let mut issuer = issuer(iss, &["ES256"], published(&[signer]));

@@ -71,7 +71,7 @@ async fn a_new_key_is_fetched_when_a_token_names_it() {
 }
 
 #[tokio::test]
-async fn c21_a_flood_of_unknown_keys_asks_the_issuer_once() {
+async fn c21_a53_a_flood_of_unknown_keys_asks_the_issuer_once() {
     let signer = Signer::ec("ES256").named("k");
     let published = Published::new(Ok(jwks(&[&signer])));
     let (desk, _) = desk(&published);

@@ -73,7 +73,13 @@ impl UrlTemplate {
         if path.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
             return Err(refuse("leads out of its path".to_owned()));
         }
-        Url::parse(&url).map_err(|error| refuse(format!("is no URL: {error}")))
+        let parsed = Url::parse(&url).map_err(|error| refuse(format!("is no URL: {error}")))?;
+        // A URL is read without its tabs and ends of lines, and `%2e` as a dot: what was no `..` may have become one.
+        let segments = |path: &str| path.split(['/', '\\']).count();
+        if !path.is_empty() && segments(path) != segments(parsed.path()) {
+            return Err(refuse("leads out of its path".to_owned()));
+        }
+        Ok(parsed)
     }
 
     fn texts(&self) -> impl Iterator<Item = &str> {
@@ -101,6 +107,24 @@ mod tests {
         assert_eq!(
             url.as_str(),
             "http://tiles.example:8080/1%205/a%2Fb%3Fc%23d%252e%26e.png?id=a%2Fb%3Fc%23d%252e%26e"
+        );
+    }
+
+    #[test]
+    fn no_value_leads_out_of_its_path_with_the_help_of_the_text_around_it() {
+        for (source, value) in [
+            ("http://a/b/{x}\t/y", ".."),
+            ("http://a/b/{x}\r/y", "."),
+            ("http://a/b/{x}%2e/y", "."),
+            ("http://a/b/%2e{x}", "."),
+        ] {
+            let template = UrlTemplate::parse(source).unwrap();
+            assert_eq!(template.render(&[("x", value)]).unwrap_err().reason, "leads out of its path", "{source:?}");
+        }
+        assert_eq!(UrlTemplate::parse("http://a").unwrap().render(&[]).unwrap().as_str(), "http://a/");
+        assert_eq!(
+            UrlTemplate::parse("http://a?x={x}").unwrap().render(&[("x", "..")]).unwrap().as_str(),
+            "http://a/?x=.."
         );
     }
 

@@ -9,14 +9,14 @@ const BEFORE: &[u8] = b"\"cached_at\":\"";
 const AFTER: &[u8] = b"\"}";
 
 /// The object without the time, and its time if it says one that can be read. What was written here comes back byte for byte.
-pub(super) fn read(text: &[u8]) -> Option<(Vec<u8>, Option<Timestamp>)> {
+pub(crate) fn read(text: &[u8]) -> Option<(Vec<u8>, Option<Timestamp>)> {
     let mut object: Map<String, Value> = serde_json::from_slice(text).ok()?;
     let at = object.remove(TIME).and_then(|at| time(at.as_str()?));
     Some((written_here(text).map_or_else(|| serde_json::to_vec(&object).ok(), Some)?, at))
 }
 
 /// The two parts that the time stands between. `None`: it is no object.
-pub(super) fn parts(content: &[u8]) -> Option<(Vec<u8>, &'static [u8])> {
+pub(crate) fn parts(content: &[u8]) -> Option<(Vec<u8>, &'static [u8])> {
     let mut object: Map<String, Value> = serde_json::from_slice(content).ok()?;
     let mut head = match object.remove(TIME) {
         Some(_) => serde_json::to_vec(&object).ok()?,
@@ -33,7 +33,8 @@ pub(super) fn parts(content: &[u8]) -> Option<(Vec<u8>, &'static [u8])> {
 fn written_here(text: &[u8]) -> Option<Vec<u8>> {
     let (head, at) = text.strip_suffix(AFTER)?.split_last_chunk::<20>()?;
     let head = head.strip_suffix(BEFORE).filter(|_| at.ends_with(b"Z"))?;
-    Some([head.strip_suffix(b",").unwrap_or(head), b"}"].concat())
+    // Another client may have put a space or a line between the comma and the time.
+    Some([head.trim_ascii_end().strip_suffix(b",").unwrap_or(head), b"}"].concat())
 }
 
 /// Python's `utcnow().isoformat()` has no zone.
@@ -55,6 +56,8 @@ mod tests {
             let json = format!(r#"{{"b": 1, "cached_at": "{text}", "a": "ü"}}"#);
             assert_eq!(read(json.as_bytes()), Some((r#"{"a":"ü","b":1}"#.into(), at)), "{text}");
         }
+        let lines = b"{\"b\":1,\n \"cached_at\":\"2025-09-30T10:00:00Z\"}";
+        assert_eq!(read(lines), Some((br#"{"b":1}"#.to_vec(), at)));
         assert_eq!(read(br#"{"cached_at": 7}"#), Some((b"{}".to_vec(), None)));
         assert_eq!((read(b"[1]"), read(b"{"), parts(b"7")), (None, None, None));
     }

@@ -9,8 +9,8 @@
 //!
 //! Every operation is one script call in one slot.
 
-mod json;
-mod packed;
+pub(crate) mod json;
+pub(crate) mod packed;
 pub(super) mod reply;
 
 use std::borrow::Cow;

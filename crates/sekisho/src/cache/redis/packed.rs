@@ -36,7 +36,7 @@ pub(super) fn pack(content: &[u8], compression: Compression) -> Cow<'_, [u8]> {
 }
 
 /// Whatever stands there, no more than `most` bytes become of it.
-pub(super) fn unpack(content: Vec<u8>, most: usize) -> Result<Vec<u8>, &'static str> {
+pub(crate) fn unpack(content: Vec<u8>, most: usize) -> Result<Vec<u8>, &'static str> {
     let Some(packed) = content.strip_prefix(MARK) else { return Ok(content) };
     decompress_to_vec_zlib_with_limit(packed, most).map_err(|error| match error.status {
         TINFLStatus::HasMoreOutput => "it is longer than a value may be once it is decompressed",

@@ -25,13 +25,14 @@ pub(super) async fn facts(stores: &[Redis], budget: Budget) -> Result<Facts, Err
     }
     let (until, keys) = shares(budget, masters.len());
     for (redis, server) in &masters {
-        let asked = [cmd("DBSIZE"), info("memory"), info("stats"), info("replication")];
+        let asked = [cmd("DBSIZE"), info("memory"), info("stats"), info("replication"), info("server")];
         let mut answers = server.ask(&asked).await.map_err(unavailable)?;
         let mut told = || read::<String>(answers.pop(), "INFO");
-        let (replication, stats, memory) = (told()?, told()?, told()?);
+        let (server_info, replication, stats, memory) = (told()?, told()?, told()?, told()?);
         facts.total_keys += read::<u64>(answers.pop(), "DBSIZE")?;
         facts.servers.push(ServerFacts {
             address: server.address(),
+            version: version(&server_info),
             eviction: field(&memory, "maxmemory_policy").unwrap_or("an unknown maxmemory-policy").to_owned(),
             evicted: field(&stats, "evicted_keys").and_then(|count| count.parse().ok()).unwrap_or(0),
             is_replica: field(&replication, "role") == Some("slave"),
@@ -51,6 +52,12 @@ pub(super) async fn facts(stores: &[Redis], budget: Budget) -> Result<Facts, Err
         facts.is_complete &= walk.is_complete();
     }
     Ok(facts)
+}
+
+/// Valkey also says which Redis it is like.
+fn version(info: &str) -> String {
+    let of = |name: &str, field_name: &str| field(info, field_name).map(|version| format!("{name} {version}"));
+    of("valkey", "valkey_version").or_else(|| of("redis", "redis_version")).unwrap_or_default()
 }
 
 /// What others keep for ever is theirs to know.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::super::Category;
-use super::Facts;
+use super::{Facts, version};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
@@ -12,6 +12,8 @@ pub enum Check {
     KeysWithoutTtl,
     Eviction,
     ReplicaReads,
+    /// Only a hint: a distribution may have mended a version that calls itself an older one.
+    OldVersion,
 }
 
 /// Something is wrong.
@@ -27,8 +29,19 @@ pub struct Finding {
 }
 
 impl Check {
-    pub const ALL: [Self; 5] =
-        [Self::RawTokens, Self::UnindexedSessions, Self::KeysWithoutTtl, Self::Eviction, Self::ReplicaReads];
+    pub const ALL: [Self; 6] = [
+        Self::RawTokens,
+        Self::UnindexedSessions,
+        Self::KeysWithoutTtl,
+        Self::Eviction,
+        Self::ReplicaReads,
+        Self::OldVersion,
+    ];
+
+    /// Whether what it finds is for a person to judge, and no fault yet.
+    pub const fn is_hint(self) -> bool {
+        matches!(self, Self::OldVersion)
+    }
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,6 +50,7 @@ impl Check {
             Self::KeysWithoutTtl => "keys_without_ttl",
             Self::Eviction => "eviction",
             Self::ReplicaReads => "replica_reads",
+            Self::OldVersion => "old_version",
         }
     }
 
@@ -56,6 +70,10 @@ impl Check {
             Self::Eviction => {
                 "set `maxmemory-policy noeviction` in redis.conf and by `CONFIG SET`, or give sessions and tokens a \
                  Redis of their own"
+            }
+            Self::OldVersion => {
+                "update to 6.2.20, 7.2.11, 7.4.6, 8.0.4, 8.2.2 or later (Valkey 7.2.11, 8.0.6, 8.1.4), or see that the package \
+                 of your distribution has the fix; let nobody else run scripts there (ACL)"
             }
             Self::ReplicaReads => "let the URL lead to the primary, or to a name that follows it",
         }
@@ -97,6 +115,12 @@ fn finding(check: Check, facts: &Facts) -> Option<Finding> {
             let why = "it refuses writes, and knows of revocations later than its primary";
             (told.len() as u64, format!("{} is a replica: {why}", told.join(", ")))
         }
+        Check::OldVersion => {
+            let open = facts.servers.iter().filter(|server| version::is_open(&server.version));
+            let told: Vec<_> = open.map(|server| format!("{} is {}", server.address, server.version)).collect();
+            let why = "whoever may run scripts on such a version may run anything (CVE-2025-49844), unless it was mended since";
+            (told.len() as u64, format!("{}: {why}", told.join(", ")))
+        }
     };
     (count > 0).then(|| Finding { check, count, found, remedy: check.remedy() })
 }
@@ -113,7 +137,13 @@ mod tests {
     use super::*;
 
     fn server(eviction: &str) -> ServerFacts {
-        ServerFacts { address: "a:1".into(), eviction: eviction.into(), evicted: 3, is_replica: false }
+        ServerFacts {
+            address: "a:1".into(),
+            version: "redis 8.4.0".into(),
+            eviction: eviction.into(),
+            evicted: 3,
+            is_replica: false,
+        }
     }
 
     #[test]
@@ -127,11 +157,12 @@ mod tests {
         let mut facts = Facts { sessions: 5, raw_tokens: 2, unindexed: 1, ..Facts::default() };
         facts.servers = vec![server("allkeys-lru"), server("noeviction"), server("volatile-ttl")];
         facts.servers[1].is_replica = true;
+        facts.servers[2].version = "redis 7.0.15".into();
         facts.without_ttl[Category::Session as usize] = 1;
         facts.without_ttl[Category::Rate as usize] = 4;
         let findings = findings(&facts);
         assert_eq!(findings.iter().map(|finding| finding.check).collect::<Vec<_>>(), Check::ALL);
-        assert_eq!(findings.iter().map(|finding| finding.count).collect::<Vec<_>>(), [2, 1, 5, 2, 1]);
+        assert_eq!(findings.iter().map(|finding| finding.count).collect::<Vec<_>>(), [2, 1, 5, 2, 1, 1]);
         assert_eq!(findings[2].found, "keys that never expire: session 1, rate 4");
         assert!(findings[3].found.contains("allkeys-lru (3 evicted), a:1 has volatile-ttl"), "{findings:?}");
         assert!(findings.iter().all(|finding| !finding.remedy.is_empty()));

@@ -5,6 +5,7 @@
 
 mod gather;
 mod judge;
+mod version;
 
 use crate::error::Error;
 use crate::store::redis::Redis;
@@ -41,6 +42,8 @@ pub struct Facts {
 pub struct ServerFacts {
     /// `host:port`
     pub address: String,
+    /// `redis 7.4.6` or `valkey 8.1.4`; empty where it does not say.
+    pub version: String,
     /// What Redis does when it is full: `noeviction` or another.
     pub eviction: String,
     /// Keys that were thrown out since it started.

@@ -97,7 +97,7 @@ impl MemoryStore {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let most = (64 * cores).max(capacity.subjects / 32_768);
         let shards = (capacity.subjects / 512).clamp(1, most).next_power_of_two();
-        let bound = Bound { subjects: capacity.subjects.div_ceil(shards).max(1), bytes: capacity.bytes / shards };
+        let bound = Bound { subjects: (capacity.subjects / shards).max(1), bytes: capacity.bytes / shards };
         let inner = Inner {
             shards: (0..shards).map(|_| Padded::default()).collect(),
             fingerprinter: Fingerprinter::from_seed(seed),

@@ -142,6 +142,15 @@ impl Records {
         self.slab.capacity() * size_of::<Kept>() + self.packed.capacity() * size_of::<Packed>() + self.heap_bytes
     }
 
+    /// The size with one more of either kind; a vector doubles.
+    fn bytes_with_one_more(&self, packs: bool) -> usize {
+        let (length, capacity, size) = match packs {
+            true => (self.packed.len(), self.packed.capacity(), size_of::<Packed>()),
+            false => (self.slab.len(), self.slab.capacity(), size_of::<Kept>()),
+        };
+        self.bytes() + if length < capacity { 0 } else { capacity.max(4) * size }
+    }
+
     fn keep(&mut self, record: Record, quiet_at: u64) -> Word {
         let heap_bytes = record.heap_bytes();
         self.heap_bytes += heap_bytes;
@@ -169,7 +178,8 @@ impl Record {
         self.holds.is_empty() && self.override_.is_none()
     }
 
-    /// Orders records of equal idle time by how much they have counted.
+    /// How much longer a record is worth keeping for what it has counted: a minute for each request after the first. So
+    /// a subject at its limit outweighs the strangers of a long flood, who come later and would otherwise be idle later.
     fn weight(&self) -> u64 {
         let counted = |state: &State| match state {
             State::Window(s) => s.count,
@@ -178,7 +188,7 @@ impl Record {
             State::Interpolated(s) => s.current.saturating_add(s.previous),
             State::Bucket(_) | State::Concurrency { .. } | State::Interval(_) | State::Block { .. } => 0,
         };
-        self.states.iter().map(counted).max().unwrap_or(0).saturating_mul(1_000_000)
+        self.states.iter().map(counted).max().unwrap_or(0).saturating_sub(1).saturating_mul(60_000_000)
     }
 
     fn heap_bytes(&self) -> usize {
@@ -190,6 +200,11 @@ impl Record {
         let states = if self.states.spilled() { self.states.capacity() * size_of::<State>() } else { 0 };
         states + self.states.iter().map(of_state).sum::<usize>() + self.holds.capacity() * size_of::<Hold>()
     }
+}
+
+fn refused(_: Full) -> Error {
+    let reason = "memory is full of open reservations; raise the store's capacity or shorten leases".into();
+    Error::Unavailable { reason, may_have_run: false }
 }
 
 /// The lone bucket of a policy whose subjects fit into a word.
@@ -326,6 +341,9 @@ impl Shard {
             }
             self.records.shed(known);
         }
+        if word.is_none() {
+            self.make_room(packs, now, bound)?;
+        }
         let word = word.unwrap_or_else(|| {
             if packs {
                 self.records.keep_packed(pack(&record, quiet_at).into_boxed_slice(), quiet_at)
@@ -344,15 +362,28 @@ impl Shard {
             self.table.idles_earlier(idle_at);
             return Ok(());
         }
-        let other_bytes = if bound.bytes == usize::MAX { 0 } else { self.records.bytes() + self.ended.bytes() };
-        let crowded = |table: &Table<Word>| {
-            table.len() >= bound.subjects || table.bytes_with_one_more().saturating_add(other_bytes) > bound.bytes
+        let ended = self.ended.bytes();
+        let crowded = |table: &Table<Word>, records: &Records| {
+            let is_long = || table.bytes_with_one_more() + records.bytes() + ended > bound.bytes;
+            table.len() >= bound.subjects || (bound.bytes != usize::MAX && is_long())
         };
-        self.table.insert(print, word, now, &mut self.records, crowded).map_err(|Full| {
+        self.table.insert(print, word, now, &mut self.records, crowded).map_err(|full| {
             self.records.shed(word);
-            let reason = "memory is full of open reservations; raise the store's capacity or shorten leases".into();
-            Error::Unavailable { reason, may_have_run: false }
+            refused(full)
         })
+    }
+
+    /// Others go before a slab grows beyond the bound: it never shrinks again, so that afterwards all of them would go, and
+    /// nobody could come.
+    fn make_room(&mut self, packs: bool, now: u64, bound: Bound) -> Result<(), Error> {
+        if bound.bytes == usize::MAX {
+            return Ok(());
+        }
+        let ended = self.ended.bytes();
+        let crowded = |table: &Table<Word>, records: &Records| {
+            table.bytes_with_one_more() + records.bytes_with_one_more(packs) + ended > bound.bytes
+        };
+        self.table.make_room(now, &mut self.records, crowded).map_err(refused)
     }
 
     /// What is known, as bytes, and from when on it says nothing. A lone bucket is all in that time.

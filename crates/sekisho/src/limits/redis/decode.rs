@@ -165,3 +165,12 @@ fn garbled(reason: String) -> Error {
 fn unreadable(key: &str, reason: String) -> Error {
     Error::Corrupt { key: key.to_owned(), reason }
 }
+
+/// What becomes of `bytes` as the answer of either script, for fuzzing.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read_any(bytes: &[u8], rules: &[usize], policy: &Policy) -> String {
+    let value = redis::Value::BulkString(bytes.to_vec());
+    let when = When { now: 1_700_000_000_000_000, is_virtual: false };
+    let own = |is_reserve| compiled(&value, policy, when, is_reserve).map(|taken| taken.is_some());
+    format!("{:?} {:?} {:?}", reply(&value, rules), own(false), own(true))
+}

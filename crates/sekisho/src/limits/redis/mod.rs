@@ -1,7 +1,7 @@
 //! Limits on Redis and Redis Cluster: every decision is one script call per slot, on Redis's own clock.
 
 pub(super) mod compiled;
-mod decode;
+pub(crate) mod decode;
 pub(super) mod encode;
 mod groups;
 

@@ -152,7 +152,7 @@ mod tests {
     ];
 
     #[test]
-    fn nothing_inside_is_asked() {
+    fn a41_nothing_inside_is_asked() {
         for address in INSIDE {
             let address: IpAddr = address.parse().unwrap();
             assert_eq!(Guard::default().check(address), Err(Refused(address.to_canonical())), "{address}");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_inside_is_enough_to_refuse_a_name() {
+    fn a42_one_address_inside_is_enough_to_refuse_a_name() {
         let [outside, inside] = ["8.8.8.8", "10.0.0.7"].map(|address| address.parse().unwrap());
         assert_eq!(Guard::default().check_all(&[outside]), Ok(()));
         assert_eq!(Guard::default().check_all(&[outside, inside]), Err(Refused(inside)));
@@ -208,7 +208,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_spelling_of_an_address_is_judged_otherwise(bits: u32) {
+        fn a41_no_spelling_of_an_address_is_judged_otherwise(bits: u32) {
             let address = Ipv4Addr::from_bits(bits);
             let [a, b, c, d] = address.octets();
             let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));

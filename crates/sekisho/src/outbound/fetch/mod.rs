@@ -11,11 +11,11 @@ mod client;
 mod fetcher;
 mod guard;
 mod pages;
-mod redirect;
+pub(crate) mod redirect;
 mod request;
 mod resolve;
-mod robots;
-mod signals;
+pub(crate) mod robots;
+pub(crate) mod signals;
 mod turn;
 
 pub use answer::{Body, Fetched, Reason};

@@ -6,7 +6,7 @@ use url::Url;
 use super::request::askable;
 
 /// `None`: it is no redirect. A reason: it is one that is not followed.
-pub(super) fn next(url: &Url, status: u16, headers: &HeaderMap) -> Option<Result<Url, String>> {
+pub(crate) fn next(url: &Url, status: u16, headers: &HeaderMap) -> Option<Result<Url, String>> {
     if !matches!(status, 301 | 302 | 303 | 307 | 308) {
         return None;
     }
@@ -23,7 +23,7 @@ pub(super) fn next(url: &Url, status: u16, headers: &HeaderMap) -> Option<Result
 }
 
 /// The caller meant its headers for the first server. Another one gets those that say how to answer and nothing of who asks.
-pub(super) fn taken_along(headers: &HeaderMap, from: &Url, to: &Url) -> HeaderMap {
+pub(crate) fn taken_along(headers: &HeaderMap, from: &Url, to: &Url) -> HeaderMap {
     const HARMLESS: [HeaderName; 2] = [header::ACCEPT, header::ACCEPT_LANGUAGE];
     if from.origin() == to.origin() {
         return headers.clone();
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn some_lead_nowhere() {
+    fn a43_some_lead_nowhere() {
         let long = format!("/{}", "x".repeat(20_000));
         for to in [
             "http://a.example/",
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_stay_where_they_were_meant_for() {
+    fn a43_credentials_stay_where_they_were_meant_for() {
         let headers = [("authorization", "a"), ("cookie", "b"), ("x-api-key", "c"), ("accept-language", "ja")];
         let headers = headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
         let headers = HeaderMap::from_iter(headers);

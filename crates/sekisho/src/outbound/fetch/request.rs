@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_of_the_connection_are_not_the_callers() {
+    fn a46_headers_of_the_connection_are_not_the_callers() {
         let request = FetchRequest::get("http://example.com/").unwrap();
         for (name, value) in [
             ("Host", "inside"),

@@ -18,12 +18,12 @@ struct Left {
 ///
 /// A server that says no says how long with `Retry-After`, or with a quota that is empty; what it says of quotas that are
 /// not empty is then not why, and is not taken for an answer.
-pub(super) fn not_before(status: u16, headers: &HeaderMap, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn not_before(status: u16, headers: &HeaderMap, now: Timestamp) -> Option<Timestamp> {
     let says_no = matches!(status, 429 | 503);
     let asked = (says_no || (300..400).contains(&status)).then(|| wait(headers, now)).flatten();
     let quotas = quotas(headers, now).into_iter().filter(|left| !says_no || left.requests < 1.0);
-    let next = quotas.filter_map(pause).chain(asked).max();
-    next.filter(|pause| !pause.is_zero()).map(|pause| now + pause)
+    // Less than can be told apart from now is now.
+    quotas.filter_map(pause).chain(asked).max().map(|pause| now + pause).filter(|next| *next > now)
 }
 
 /// Spread evenly over the time they have to last, what is left is never used up before there is more.

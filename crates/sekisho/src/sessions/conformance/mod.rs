@@ -74,7 +74,7 @@ pub async fn run(world: &dyn World) {
         writers::two_writers_lose_nothing,
         writers::a_writer_is_told_that_another_was_faster,
         writers::a_replaced_session_keeps_its_expiry,
-        writers::c03_rotation_gives_a_new_id_and_kills_the_old,
+        writers::c03_a56_rotation_gives_a_new_id_and_kills_the_old,
         writers::c08_a_rotation_begins_no_new_life,
         writers::c04_of_two_that_rotate_one_succeeds,
         ends::c10_what_has_ended_is_not_brought_back,

@@ -49,7 +49,7 @@ pub(super) async fn a_replaced_session_keeps_its_expiry(desk: &Desk<'_>) {
     assert!(ttl <= SECOND * 1_800 && ttl > SECOND * 1_700, "{ttl:?}");
 }
 
-pub(super) async fn c03_rotation_gives_a_new_id_and_kills_the_old(desk: &Desk<'_>) {
+pub(super) async fn c03_a56_rotation_gives_a_new_id_and_kills_the_old(desk: &Desk<'_>) {
     let text = format!(r#"{{"session_id":"s","created_at":"{}","role":"user"}}"#, write_time(desk.now()));
     let document = Document::new(text).unwrap();
     desk.put("s", &document).await;

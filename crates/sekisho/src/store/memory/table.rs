@@ -67,26 +67,52 @@ impl<V> Table<V> {
 
     /// Inserts a value that is not there yet. `crowded` asks whether one more would be too many; then something goes
     /// first: all that is idle, else the lightest of a sample.
-    pub(crate) fn insert(
+    pub(crate) fn insert<O: Shed<V>>(
         &mut self,
         fingerprint: Fingerprint,
         value: V,
         now: u64,
-        owner: &mut impl Shed<V>,
-        crowded: impl Fn(&Self) -> bool,
+        owner: &mut O,
+        crowded: impl Fn(&Self, &O) -> bool,
     ) -> Result<(), Full> {
         self.shed_some(now, owner);
-        if crowded(self) {
-            if self.idle_floor <= now {
-                self.shed_all_idle(now, owner);
-            }
-            while crowded(self) {
-                self.evict(now, owner)?;
-            }
-        }
+        self.make_room(now, owner, crowded)?;
         self.idle_floor = self.idle_floor.min(owner.idle_at(&value));
         self.slots.insert_unique(fingerprint.table_hash(), (fingerprint, value), |(f, _)| f.table_hash());
         Ok(())
+    }
+
+    /// Lets things go while it is `crowded`.
+    pub(crate) fn make_room<O: Shed<V>>(
+        &mut self,
+        now: u64,
+        owner: &mut O,
+        crowded: impl Fn(&Self, &O) -> bool,
+    ) -> Result<(), Full> {
+        if !crowded(self, owner) {
+            return Ok(());
+        }
+        if self.idle_floor <= now {
+            self.shed_all_idle(now, owner);
+        }
+        while crowded(self, owner) {
+            self.evict(now, owner)?;
+            self.clear_traces();
+        }
+        Ok(())
+    }
+
+    /// What was removed may leave a trace that takes a place until the table is made anew. Where only traces are in the way, it
+    /// would grow, or all that is in it would have to go.
+    fn clear_traces(&mut self) {
+        let (length, places) = (self.slots.len(), self.slots.num_buckets() / 8 * 7);
+        if length < self.slots.capacity() || length + length / 16 >= places {
+            return;
+        }
+        let old = std::mem::replace(&mut self.slots, HashTable::with_capacity(places));
+        for (fingerprint, value) in old {
+            self.slots.insert_unique(fingerprint.table_hash(), (fingerprint, value), |(f, _)| f.table_hash());
+        }
     }
 
     /// A value's idle time may only ever move earlier through here, or the floor would lie.

@@ -8,7 +8,7 @@ async fn forbidden() -> Origin {
 }
 
 #[tokio::test]
-async fn no_spelling_of_an_address_is_asked() {
+async fn a41_no_spelling_of_an_address_is_asked() {
     let (inside, crawl) = (forbidden().await, Crawl::start());
     let port = inside.address.port();
     for host in [
@@ -55,7 +55,7 @@ async fn no_spelling_of_an_address_is_asked() {
 }
 
 #[tokio::test]
-async fn names_that_lead_inside_are_not_followed() {
+async fn a41_names_that_lead_inside_are_not_followed() {
     let (inside, crawl) = (forbidden().await, Crawl::start());
     let metadata: IpAddr = "169.254.169.254".parse().unwrap();
     let mapped: IpAddr = "::ffff:127.0.0.2".parse().unwrap();
@@ -72,7 +72,7 @@ async fn names_that_lead_inside_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a_name_that_changes_its_mind_gains_nothing() {
+async fn a42_a_name_that_changes_its_mind_gains_nothing() {
     let (inside, crawl) = (forbidden().await, Crawl::start());
     // Good when it is looked at, bad when it is connected to.
     crawl.names.lead("a.test", &[&[LOOPBACK], &[ELSEWHERE]]);
@@ -88,7 +88,7 @@ async fn a_name_that_changes_its_mind_gains_nothing() {
 }
 
 #[tokio::test]
-async fn redirects_do_not_lead_inside() {
+async fn a43_redirects_do_not_lead_inside() {
     let inside = forbidden().await;
     let port = inside.address.port();
     let origin = Origin::start(move |asked| match asked.path.as_str() {

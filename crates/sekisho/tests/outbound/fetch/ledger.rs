@@ -76,7 +76,7 @@ async fn what_cannot_be_reached_is_charged_to_nobody() {
 }
 
 #[tokio::test]
-async fn redirects_end_somewhere() {
+async fn a43_redirects_end_somewhere() {
     let origin = Origin::start(|asked| match asked.path.as_str() {
         "/robots.txt" => status(404),
         "/ftp" => redirect("ftp://a.test/"),
@@ -97,7 +97,7 @@ async fn redirects_end_somewhere() {
 }
 
 #[tokio::test]
-async fn a_credential_reaches_no_other_origin_and_no_cache() {
+async fn a43_a_credential_reaches_no_other_origin_and_no_cache() {
     let origin = Origin::start(|asked| match asked.path.as_str() {
         "/robots.txt" => status(404),
         "/away" => redirect(&format!(

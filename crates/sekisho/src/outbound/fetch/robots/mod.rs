@@ -1,6 +1,6 @@
 //! robots.txt: what a site asks of robots, and how long that is believed.
 
-mod rules;
+pub(crate) mod rules;
 
 use std::fmt;
 use std::sync::Arc;
