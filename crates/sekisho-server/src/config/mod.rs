@@ -152,11 +152,7 @@ impl Default for Config {
             grpc_tls: None,
             insecure_grpc: false,
             connections: Connections::default(),
-            store: StoreConfig {
-                url: None,
-                on_failure: OnFailure::Memory,
-                timeout: Duration::from_millis(50),
-            },
+            store: StoreConfig { url: None, on_failure: OnFailure::Memory, timeout: Duration::from_millis(50) },
             memory: Capacity::default(),
             instances: 1,
             trusted_proxies: TrustedProxies::default(),
