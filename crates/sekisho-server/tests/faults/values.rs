@@ -46,7 +46,8 @@ fn f25_f26_a_broken_record_is_its_subjects_trouble_alone() {
         });
         assert!(is_well(&rig.server), "{what}: Redis answers");
         assert_eq!(metric(&rig.server, "sekisho_degraded_decisions_total"), 0.0, "{what}");
-        rig.redis.command(&["DEL", RECORD]).expect_success();
+        let reset = serde_json::json!({ "policy": "day", "subject": "bad" });
+        rig.server.post("/v1/reset", reset).expect(200);
         let again = Account::of(&rig.server, "bad");
         again.use_up();
         assert_eq!(again.admitted(), LIMIT, "{what}");

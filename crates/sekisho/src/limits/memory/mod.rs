@@ -1,5 +1,6 @@
 //! Limits in this process's memory: sharded, bounded, exact.
 
+mod adopt;
 mod denied;
 mod ended;
 #[cfg(feature = "durable")]
@@ -16,8 +17,7 @@ use super::policy::{Amounts, Mode, Policy};
 use super::record::{Record, Rooms};
 use super::reservation::Tag;
 use super::store::{
-    Adoption, Demand, End, EndHow, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken,
-    Target,
+    Demand, End, EndHow, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
 };
 use super::{algorithms::Room, decision::Ending};
 use crate::clock::{Clock, Reader, Timestamp};
@@ -131,17 +131,6 @@ impl MemoryStore {
     #[inline]
     pub(super) fn now(&self) -> u64 {
         self.inner.clock.now()
-    }
-
-    /// Puts `record` in the place of what is known of the target, and returns that, brought to now.
-    pub(super) fn exchange(&self, target: &Target, record: Record) -> Result<Record, Error> {
-        let print = self.fingerprint(target);
-        let mut locked = self.lock(&[print]);
-        let now = self.now();
-        let shard = self.shard(&mut locked, print);
-        let before = shard.load(print, &target.policy, now, &self.inner.names);
-        shard.store(print, &target.policy, record, now, self.inner.bound)?;
-        Ok(before)
     }
 
     fn space(&self, policy: &Policy) -> Space {
@@ -334,35 +323,6 @@ impl MemoryStore {
         let outcomes = smallvec![record.outcomes(policy, now, &free)];
         shard.store(print, policy, record, now, self.inner.bound)?;
         Ok(Taken { allowed: true, at: Timestamp::from_micros(now), expires_at: None, outcomes, degraded: None })
-    }
-
-    fn adopt(
-        &self,
-        shard: &mut Shard,
-        print: Fingerprint,
-        policy: &Policy,
-        record: &mut Record,
-        adoption: &Adoption,
-        now: u64,
-    ) {
-        if shard.ended(print, adoption.tag, now).is_some() {
-            return;
-        }
-        let mut adoption = adoption.clone();
-        adoption.holds.retain(|hold| self.is_new(shard, print, record, hold.tag, now));
-        let (tag, amounts) = (adoption.tag, adoption.spent.clone());
-        record.operate(policy, now, &Operation::Adopt(adoption));
-        let forget_at = now + policy.memory_of_ends();
-        shard.remember(
-            print,
-            tag,
-            Ended { ending: Ending::Settled, expires: now, forget_at, amounts },
-            self.inner.bound,
-        );
-    }
-
-    fn is_new(&self, shard: &mut Shard, print: Fingerprint, record: &Record, tag: Tag, now: u64) -> bool {
-        !record.holds.iter().any(|hold| hold.tag == tag) && shard.ended(print, tag, now).is_none()
     }
 
     #[expect(clippy::expect_used, reason = "`lock` took exactly the shards of the fingerprints of this call")]

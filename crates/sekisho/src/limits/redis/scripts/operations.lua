@@ -84,12 +84,23 @@ function L.adopt(R, p, pers, key, now, slack, till, body, first)
   L.remember(key, R, tag, 1, now, now + p[3], spent, now, slack)
 end
 
+function L.is_readable(p, ...)
+  local ok, R = pcall(L.open, p, ...)
+  if not ok or not R then return ok end
+  local holds, ends = R[2], R[4]
+  return type(holds) == 'string' and type(ends) == 'string' and #holds % p[4] == 0 and #ends % L.end_size(R) == 0
+end
+
 function L.run_admin(body, _, k, a, now, slack)
   local what, till, first = sunpack('>I1I8', body, 15)
   local p, key = L.policy(ARGV[a + 1]), KEYS[k]
   local rules = p[5]
   local size = #rules * (what == 2 and 14 or 6)
   if what == 5 then size = 2 * size + 34 + (sunpack('>I2', body, first + 2 * size + 32)) * (39 + size) end
+  -- A reset mends what cannot be read.
+  if what == 0 and not L.is_readable(p, k, body, first + size, now, slack) then
+    for t = k, k + p[7] do redis.call('DEL', KEYS[t]) end
+  end
   local R, pers, existed = L.open(p, k, body, first + size, now, slack)
   if not R then return spack('>I1I8', 3, now) end
   L.bring(R, p, pers, key, now, slack)
