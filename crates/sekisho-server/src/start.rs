@@ -95,19 +95,19 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     stores.insert(0, store.redis().clone());
     let own = open_outbound(config, &clock, &mut stores).await?;
     let keys = Keyspace::Redis(stores);
-    let limits = with_fallback(store, config.store.on_failure, u64::from(config.instances), &clock);
+    let limits = with_fallback(store, config.store.on_failure, u64::from(config.instances), &clock).await;
     let outbound = own.unwrap_or_else(|| Arc::clone(&limits));
     Ok(Backend { limits, outbound, sessions, revocations, caches, keys, clock, kind })
 }
 
 /// Instances that share a store announce themselves in it, and share the limits when it is away.
-fn with_fallback(
+async fn with_fallback(
     store: RedisStore,
     on_failure: OnFailure,
     instances: u64,
     clock: &Arc<dyn Clock>,
 ) -> Arc<dyn LimitStore> {
-    let fleet = Roster::join(store.redis(), instances);
+    let fleet = Roster::join(store.redis(), instances).await;
     Arc::new(Fallback::new(Arc::new(store), on_failure, Arc::clone(clock), fleet).tended())
 }
 
@@ -126,7 +126,7 @@ async fn open_outbound(
         if Some(&own.url) != config.store.url.as_ref() {
             stores.push(store.redis().clone());
         }
-        return Ok(Some(with_fallback(store, outbound.settings.on_failure, u64::from(config.instances), clock)));
+        return Ok(Some(with_fallback(store, outbound.settings.on_failure, u64::from(config.instances), clock).await));
     }
     match &outbound.state {
         Some(file) if config.store.url.is_none() => {

@@ -152,7 +152,7 @@ fn both_doors_give_the_same_answers() {
 #[test]
 fn a_store_that_is_away_is_the_same_problem_at_both_doors() {
     let (redis, upstream) = (RedisServer::start(), Upstream::start());
-    let store = format!("store: {{ url: \"{}\", timeout: 500ms }}", redis.url());
+    let store = format!("store: {{ url: \"{}\", timeout: 500ms, on_failure: closed }}", redis.url());
     let config = || config(&upstream, &format!("both\n{store}"));
     let server = TestServer::on_its_store(config());
     let layered = Layered::start(config(), None);

@@ -80,6 +80,12 @@ impl RedisServer {
         resp::ask(self.port(), command, REPLY_PATIENCE)
     }
 
+    /// How many keys there are, without the list of instances that use the server.
+    #[track_caller]
+    pub fn kept(&self) -> i64 {
+        self.command(&["DBSIZE"]).int() - self.command(&["EXISTS", "sekisho-instances"]).int()
+    }
+
     /// Kills the process as a crash would: nothing is saved, no client is told.
     pub fn kill9(&self) {
         end(&mut self.child());

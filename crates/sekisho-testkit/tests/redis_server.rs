@@ -120,7 +120,9 @@ fn a_failover_leaves_the_old_primary_read_only_to_those_it_still_has() {
     first.demote_to(&second);
     set("-READONLY You can't write against a read only replica.\r\n");
     second.command(&["SET", "name", "2"]).expect_success();
-    let copied = poll_until(Duration::from_secs(5), || (first.command(&["GET", "name"]).text() == "2").then_some(()));
+    let copied = poll_until(Duration::from_secs(5), || {
+        (first.command(&["GET", "name"]) == Reply::Bulk(Some("2".into()))).then_some(())
+    });
     assert!(copied.is_some(), "the old primary never followed");
 }
 

@@ -95,10 +95,9 @@ impl Grpc {
         }
     }
 
-    /// Tells those who watch, and lets go of them: a watch has no end of its own and would hold up the way down.
+    /// Lets go of those who watch: a watch has no end of its own and would hold up the way down.
     pub(crate) async fn stop(mut self) {
         for name in NAMES {
-            self.reporter.set_service_status(name, ServingStatus::NotServing).await;
             self.reporter.clear_service_status(name).await;
         }
     }

@@ -41,23 +41,27 @@ pub struct Roster {
 
 impl Roster {
     /// Joins, and stays for as long as the value lives. There are taken to be `floor` processes at least.
-    pub fn join(redis: &Redis, floor: u64) -> Arc<Self> {
+    pub async fn join(redis: &Redis, floor: u64) -> Arc<Self> {
         let roster = Arc::new(Self { floor: floor.max(1), rank: AtomicU64::new(0), count: AtomicU64::new(1) });
+        let script = Arc::new(Script::new(SCRIPT));
+        let name = format!("{:032x}", rand::random::<u128>());
+        roster.announce(redis, &script, &name).await;
         let (redis, joined) = (redis.clone(), Arc::downgrade(&roster));
         redis.clone().later(async move {
-            let script = Arc::new(Script::new(SCRIPT));
-            let name = format!("{:032x}", rand::random::<u128>());
-            while let Some(roster) = joined.upgrade() {
-                // Who cannot be asked has not changed, as far as is known.
-                if let Ok(answer) = redis.run(&script, beat(&name)).await {
-                    roster.hear(&answer);
-                }
-                drop(roster);
+            loop {
                 sleep(BEAT).await;
+                let Some(roster) = joined.upgrade() else { return Ok::<(), super::Error>(()) };
+                roster.announce(&redis, &script, &name).await;
             }
-            Ok::<(), super::Error>(())
         });
         roster
+    }
+
+    /// While nobody answers, nothing has changed as far as is known.
+    async fn announce(&self, redis: &Redis, script: &Arc<Script>, name: &str) {
+        if let Ok(answer) = redis.run(script, beat(name)).await {
+            self.hear(&answer);
+        }
     }
 
     fn hear(&self, answer: &Value) {
