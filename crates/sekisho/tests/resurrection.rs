@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use sekisho::clock::{Clock, ManualClock, Timestamp};
+use sekisho::clock::{Clock, ManualClock, Timestamp, WallClock};
 use sekisho::sessions::{
     Document, MemoryStore, RedisStore, Save, Saved, Session, SessionId, SessionStore, Sessions, Sid, Steps,
     StoreFuture, Terms, UserId, write_time,
@@ -58,8 +58,12 @@ enum Act {
 
 struct Bench<'a> {
     store: Place,
-    clock: ManualClock,
+    clock: Arc<dyn Clock>,
+    /// When every session began.
+    start: Timestamp,
     nodes: Nodes<'a>,
+    /// A session that is got after every step, and whether those that the histories are about are got before them.
+    witness: Option<(SessionId, bool)>,
 }
 
 #[derive(Debug, Clone)]
@@ -164,20 +168,57 @@ struct Process<'a> {
 
 impl<'a> Bench<'a> {
     async fn new(url: &str, nodes: Nodes<'a>) -> Self {
-        let clock = ManualClock::at(NOW);
-        let by: Arc<dyn Clock> = Arc::new(clock.clone());
-        let store = RedisStore::connect(url, Duration::from_secs(10), Some(by)).await.unwrap();
-        Self { store: Place::Redis(store), clock, nodes }
+        let clock: Arc<dyn Clock> = Arc::new(ManualClock::at(NOW));
+        let store = RedisStore::connect(url, Duration::from_secs(10), Some(clock.clone())).await.unwrap();
+        Self { store: Place::Redis(store), clock, start: START, nodes, witness: None }
+    }
+
+    /// By Redis's own time, with which copies of sessions are kept and saves need no script. Where all are `read` before, a save
+    /// knows already what stands beside its session.
+    async fn with_copies(server: &'a RedisServer, read: bool) -> Self {
+        let store = RedisStore::connect(&server.url(), Duration::from_secs(10), None).await.unwrap();
+        let (clock, nodes) = (Arc::new(WallClock::new()), Nodes::One(server));
+        let witness = SessionId::new("witness", "s").unwrap();
+        let start = Timestamp::from_micros(clock.now().as_micros() - 60_000_000);
+        let bench = Self { store: Place::Redis(store), clock, start, nodes, witness: Some((witness.clone(), read)) };
+        let sessions = bench.sessions(bench.store.at_once());
+        sessions.put(&witness, &bench.document(), None).await.unwrap();
+        // The connection that tells of changes may come up later; then a save is no script.
+        let scripts = || {
+            let stats = server.command(&["INFO", "commandstats"]).text();
+            stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).map(str::to_owned)
+        };
+        for _ in 0..6_000 {
+            let before = scripts();
+            sessions.put(&witness, &bench.document(), None).await.unwrap();
+            if scripts() == before {
+                return bench;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("every save is a script");
+    }
+
+    fn document(&self) -> Document {
+        Document::new(format!(r#"{{"created_at":"{}","note":"old"}}"#, write_time(self.start))).unwrap()
+    }
+
+    /// Whatever was changed before this has been told when it returns, so that a history can be replayed. What a process has
+    /// looked at before its turn came it has looked at.
+    async fn settle(&self) {
+        if let Some((witness, _)) = &self.witness {
+            assert!(self.sessions(self.store.at_once()).get(witness).await.unwrap().is_some());
+        }
     }
 
     fn in_memory() -> Self {
         let clock = ManualClock::at(NOW);
         let store = Place::Memory(Arc::new(MemoryStore::new(Arc::new(clock.clone()))));
-        Self { store, clock, nodes: Nodes::None }
+        Self { store, clock: Arc::new(clock), start: START, nodes: Nodes::None, witness: None }
     }
 
     fn sessions(&self, store: Arc<dyn SessionStore>) -> Sessions {
-        Sessions::new(store, Arc::new(self.clock.clone()), TERMS)
+        Sessions::new(store, self.clock.clone(), TERMS)
     }
 
     fn start(&'a self, act: Act, id: &'a SessionId, document: &'a Document) -> Process<'a> {
@@ -221,8 +262,12 @@ impl<'a> Bench<'a> {
     async fn run(&self, acts: &[Act], crash: Option<(usize, usize)>, choose: &mut Schedule) -> bool {
         let user = UserId::new(format!("u{:016x}", rand_number())).unwrap();
         let id = SessionId { user, sid: Sid::new("s").unwrap() };
-        let document = Document::new(format!(r#"{{"created_at":"{}","note":"old"}}"#, write_time(START))).unwrap();
-        self.sessions(self.store.at_once()).put(&id, &document, None).await.unwrap();
+        let document = self.document();
+        let sessions = self.sessions(self.store.at_once());
+        sessions.put(&id, &document, None).await.unwrap();
+        if matches!(self.witness, Some((_, true))) {
+            sessions.get(&id).await.unwrap().unwrap();
+        }
 
         let mut processes: Vec<_> = acts.iter().map(|act| self.start(*act, &id, &document)).collect();
         let mut trace = Vec::new();
@@ -238,6 +283,7 @@ impl<'a> Bench<'a> {
             let next = choose.next_of(&able, trace.last().copied());
             trace.push(next);
             processes[next].step().await;
+            self.settle().await;
         }
         // What is done by the first write stays done. A logout that crashed before it has said nothing.
         let has_decided = processes[0].taken >= 1 || processes[0].answer.is_some();
@@ -262,7 +308,7 @@ impl<'a> Bench<'a> {
         let listed = sessions.list(&id.user).await.unwrap();
         assert!(listed.iter().all(|session| session.id != *id), "it is listed: {what}");
         // And the slowest of all, after everybody has looked.
-        let late = Document::new(format!(r#"{{"created_at":"{}"}}"#, write_time(START))).unwrap();
+        let late = Document::new(format!(r#"{{"created_at":"{}"}}"#, write_time(self.start))).unwrap();
         let put = sessions.put(id, &late, None).await.unwrap();
         assert!(matches!(put, sekisho::sessions::Put::Ended { .. }), "{put:?}: {what}");
         if self.nodes.of(&key).is_some() {
@@ -403,6 +449,27 @@ async fn c10_no_interleaving_brings_a_session_back_on_one_server() {
         }
         for reader in READERS {
             histories += bench.explore(&[end, reader, Act::OldClient], 0, usize::MAX).await;
+        }
+    }
+    println!("{histories} histories");
+    assert!(histories > 1_000, "only {histories} histories");
+}
+
+/// With copies a get and a save are plain commands, and what they rest on may have changed meanwhile: both where it is known
+/// before, and where it is read in the same call.
+#[tokio::test]
+async fn c10_no_interleaving_brings_a_session_back_where_copies_are_kept() {
+    let server = RedisServer::start();
+    let mut histories = 0;
+    for read in [true, false] {
+        let bench = Bench::with_copies(&server, read).await;
+        for end in ENDS {
+            for other in WRITERS {
+                histories += bench.explore(&[end, Act::Save, other], 0, usize::MAX).await;
+            }
+            histories += bench.explore(&[end, Act::Save], 1, usize::MAX).await;
+            histories += bench.explore(&[end, Act::Save, Act::OldClientLate], 1, usize::MAX).await;
+            histories += bench.explore(&[end, Act::Get, Act::OldClient], 0, usize::MAX).await;
         }
     }
     println!("{histories} histories");

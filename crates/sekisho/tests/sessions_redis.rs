@@ -370,6 +370,94 @@ async fn c11_a_force_logout_by_another_process_is_seen_by_the_next_get_of_a_copy
     }
 }
 
+/// Calls of a command that the server has counted.
+fn calls_of(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.command(&["INFO", "commandstats"]).text();
+    let calls = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_save_of_what_is_known_to_be_alive_is_one_command() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let document = Document::new(seeds(60)).unwrap();
+    sessions.put(&id("s"), &document, None).await.unwrap();
+    until_copied(&server, &sessions, &id("s")).await;
+    let counts = || ["evalsha", "set", "mget", "zadd"].map(|command| calls_of(&server, command));
+    let before = counts();
+    for number in 0..10 {
+        let document = Document::new(seeds(60 + number)).unwrap();
+        let Put::Stored(stored) = sessions.put(&id("s"), &document, None).await.unwrap() else { panic!("not stored") };
+        assert_eq!(stored.ttl, Some(Duration::from_secs(3_600)));
+        assert_eq!(seeds_of(&server), document.as_str());
+    }
+    assert_eq!(counts(), [before[0], before[1] + 10, before[2], before[3]]);
+    // As long as it may live at all, it is told when that is.
+    let old = Document::new(seeds(86_000)).unwrap();
+    let Put::Stored(stored) = sessions.put(&id("s"), &old, None).await.unwrap() else { panic!("not stored") };
+    let left = server.command(&["PTTL", "session:u:s"]).int();
+    assert!((390_000..=400_000).contains(&left), "{left}");
+    assert!(stored.ttl.unwrap().as_millis().abs_diff(left as u128) < 5_000, "{stored:?}");
+    assert_eq!(counts()[0], before[0]);
+    assert_eq!(sessions.get(&id("s")).await.unwrap().unwrap().document, old);
+}
+
+#[tokio::test]
+async fn c10_a_save_of_what_was_alive_a_moment_ago_is_refused() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let document = Document::new(seeds(60)).unwrap();
+    let mark = WallClock::new().now().as_millis_ceil().to_string();
+    let only = format!("{mark} other");
+    let ends: [&[&str]; 5] = [
+        &["SETEX", "ended:{session:u:s}", "100", "true"],
+        &["SETEX", "nbf:user:u", "100", &mark],
+        &["SETEX", "nbf:all", "100", &mark],
+        &["SETEX", "only:u", "100", &only],
+        &["HSET", "nbf:user:u", "no", "mark"],
+    ];
+    for is_read in [true, false] {
+        for end in ends {
+            server.command(&["FLUSHALL"]).expect_success();
+            setex(&server, "s", &seeds(60));
+            if is_read {
+                until_copied(&server, &sessions, &id("s")).await;
+            }
+            server.command(end).expect_success();
+            let put = sessions.put(&id("s"), &document, None).await.unwrap();
+            assert!(matches!(put, Put::Ended { .. }), "{end:?}: {put:?}");
+            assert_eq!(sessions.get(&id("s")).await.unwrap(), None, "{end:?}");
+            assert!(!exists(&server, "session:u:s"), "{end:?}");
+        }
+    }
+    // What is only gone may be stored again, and what was stored for less does not stay so.
+    server.command(&["FLUSHALL"]).expect_success();
+    sessions.put(&id("s"), &document, None).await.unwrap();
+    until_copied(&server, &sessions, &id("s")).await;
+    server.command(&["DEL", "session:u:s"]).expect_success();
+    assert!(matches!(sessions.put(&id("s"), &document, None).await.unwrap(), Put::Stored(_)));
+    sessions.put(&id("s"), &document, Some(Duration::from_secs(60))).await.unwrap();
+    assert!(exists(&server, "idle:{session:u:s}"));
+    sessions.put(&id("s"), &document, None).await.unwrap();
+    assert!(!exists(&server, "idle:{session:u:s}"));
+}
+
+#[tokio::test]
+async fn the_index_knows_of_a_session_for_as_long_as_it_was_saved_for() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    let document = Document::new(seeds(60)).unwrap();
+    sessions.put(&id("s"), &document, None).await.unwrap();
+    until_copied(&server, &sessions, &id("s")).await;
+    for ttl in [3_600, 7_200, 7_300, 7_400, 9_000] {
+        sessions.put(&id("s"), &document, Some(Duration::from_secs(ttl))).await.unwrap();
+        let known: f64 = server.command(&["ZSCORE", "sidx:u", "s"]).text().parse().unwrap();
+        let ends = server.command(&["PEXPIRETIME", "session:u:s"]).int();
+        assert!(known as i64 >= ends, "{ttl}: {known} {ends}");
+    }
+}
+
 #[tokio::test]
 async fn a_copy_ends_with_its_expiry_and_with_its_connection() {
     let server = RedisServer::start();

@@ -62,20 +62,25 @@ pub(super) fn mark_key(user: Option<&UserId>) -> String {
     user.map_or_else(|| "nbf:all".to_owned(), |user| ["nbf:user:", user.as_str()].concat())
 }
 
+/// What the script calls what may stand there before, how long the new one lives, and what is compared.
+pub(super) fn over<'a>(save: &Save<'a>) -> (u8, Option<Duration>, &'a str) {
+    match save.over {
+        Over::Nothing { ttl } => (b'n', Some(ttl), ""),
+        Over::Anything { ttl } => (b'a', Some(ttl), ""),
+        Over::This(document) => (b't', None, document.as_str()),
+    }
+}
+
 impl RedisStore {
     /// `mark` is what was read beforehand, on Cluster.
     pub(super) async fn save_with(
         &self,
         save: &Save<'_>,
+        (over, ttl, expected): (u8, Option<Duration>, &str),
         terms: &Terms,
         keys: Keys,
         mark: Option<Timestamp>,
     ) -> Result<Saved, Error> {
-        let (over, ttl, expected) = match save.over {
-            Over::Nothing { ttl } => (b'n', Some(ttl), ""),
-            Over::Anything { ttl } => (b'a', Some(ttl), ""),
-            Over::This(document) => (b't', None, document.as_str()),
-        };
         // Nothing is 0, so that what is said to have begun with the clocks began a millisecond later.
         let millis = |at: Option<Timestamp>| at.map_or(0, |at| (at.as_micros() / 1_000).max(1));
         let head = [
@@ -322,7 +327,7 @@ fn number(duration: Duration) -> Vec<u8> {
 }
 
 /// Milliseconds, at least one.
-fn whole(duration: Duration) -> u64 {
+pub(super) fn whole(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX).max(1)
 }
 

@@ -5,7 +5,7 @@
 use futures_util::future::{try_join, try_join3};
 
 use super::RedisStore;
-use super::calls::{Keys, mark_key, only_key};
+use super::calls::{Keys, mark_key, only_key, over};
 use super::find::Found;
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -29,7 +29,7 @@ impl RedisStore {
             }
         };
         let (mark, known) = try_join(self.marks(save.id), known).await?;
-        match self.save_with(save, terms, Keys::of(save.id), mark).await? {
+        match self.save_with(save, over(save), terms, Keys::of(save.id), mark).await? {
             Saved::Saved { ttl, since, .. } => {
                 let later = self.marks(save.id).await?;
                 if later > mark && later.is_some_and(|mark| is_marked(since, mark)) {

@@ -35,30 +35,60 @@ const STAMPS: usize = 1 << 14;
 /// Redis does not tell of `SWAPDB`, so nothing is believed for longer.
 const BELIEVED: Duration = Duration::from_secs(60);
 
-/// How often anything of a user, and everything, has changed.
+/// How often anything has changed: a session of a user, what stands beside one and could end it, and everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
-    user: u64,
+    sessions: u64,
+    beside: u64,
     all: u64,
+}
+
+impl Stamp {
+    /// Whether nothing has changed between the two that could have ended a session.
+    pub(super) fn has_same_beside(self, other: Self) -> bool {
+        (self.beside, self.all) == (other.beside, other.all)
+    }
 }
 
 pub(super) struct Copies {
     sessions: Cache<SessionId, Arc<Kept>, Bytes>,
-    changes: Box<[AtomicU64]>,
+    changes: Box<[Changes]>,
     all: AtomicU64,
     hasher: RandomState,
 }
 
+#[derive(Default)]
+struct Changes {
+    sessions: AtomicU64,
+    beside: AtomicU64,
+}
+
 #[derive(Debug)]
 pub(super) struct Kept {
-    stamp: Stamp,
-    read_at: Timestamp,
+    pub(super) beside: Beside,
+    /// None where a save has read what stands beside it, but not the session.
+    value: Option<Value>,
+}
+
+/// What stands beside a session: all that decides about a save of it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Beside {
+    pub(super) stamp: Stamp,
+    /// By Redis's clock, which was not further than this when it was asked, at `asked` by our own.
+    pub(super) read_at: Timestamp,
+    pub(super) asked: Instant,
+    pub(super) seen: Option<Timestamp>,
+    pub(super) mark: Option<Timestamp>,
+    pub(super) idle: Option<Duration>,
+    /// Up to when the index says that it is alive.
+    pub(super) known_until: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+struct Value {
     document: Document,
     /// When its own expiry ends it, or a little before.
     until: Option<Timestamp>,
-    seen: Option<Timestamp>,
-    mark: Option<Timestamp>,
-    idle: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +96,8 @@ struct Bytes;
 
 impl Weighter<SessionId, Arc<Kept>> for Bytes {
     fn weight(&self, id: &SessionId, copy: &Arc<Kept>) -> u64 {
-        (id.user.as_str().len() + id.sid.as_str().len() + copy.document.as_str().len()) as u64 + OVERHEAD
+        let document = copy.value.as_ref().map_or(0, |value| value.document.as_str().len());
+        (id.user.as_str().len() + id.sid.as_str().len() + document) as u64 + OVERHEAD
     }
 }
 
@@ -76,7 +107,7 @@ impl Copies {
         let options = options.expect("both capacities are set");
         Self {
             sessions: Cache::with_options(options, Bytes, DefaultHashBuilder::default(), DefaultLifecycle::default()),
-            changes: (0..STAMPS).map(|_| AtomicU64::new(0)).collect(),
+            changes: (0..STAMPS).map(|_| Changes::default()).collect(),
             all: AtomicU64::new(0),
             hasher: RandomState::new(),
         }
@@ -84,22 +115,40 @@ impl Copies {
 
     /// To be taken before the question: a change that is told meanwhile makes the answer no copy.
     pub(super) fn stamp(&self, user: &UserId) -> Stamp {
-        let user = self.changes_of(user.as_str().as_bytes()).load(Ordering::SeqCst);
-        Stamp { user, all: self.all.load(Ordering::SeqCst) }
+        let changes = self.changes_of(user.as_str().as_bytes());
+        Stamp {
+            sessions: changes.sessions.load(Ordering::SeqCst),
+            beside: changes.beside.load(Ordering::SeqCst),
+            all: self.all.load(Ordering::SeqCst),
+        }
     }
 
-    pub(super) fn keep(&self, id: &SessionId, stamp: Stamp, document: &Document, found: &Found) {
+    pub(super) fn keep(&self, id: &SessionId, beside: Beside, document: &Document, found: &Found) {
         let until = u64::try_from(found.ttl).ok().map(|millis| found.now + Duration::from_millis(millis));
-        let Found { seen, mark, idle, now, .. } = *found;
-        let copy = Kept { stamp, read_at: now, document: document.clone(), until, seen, mark, idle };
-        self.sessions.insert(id.clone(), Arc::new(copy));
+        let value = Some(Value { document: document.clone(), until });
+        self.sessions.insert(id.clone(), Arc::new(Kept { beside, value }));
+    }
+
+    pub(super) fn keep_beside(&self, id: &SessionId, beside: Beside) {
+        self.sessions.insert(id.clone(), Arc::new(Kept { beside, value: None }));
+    }
+
+    pub(super) fn forget(&self, id: &SessionId) {
+        self.sessions.remove(id);
     }
 
     fn of(&self, id: &SessionId) -> Option<Arc<Kept>> {
-        self.sessions.get(id).filter(|copy| copy.stamp == self.stamp(&id.user))
+        self.sessions.get(id).filter(|copy| copy.value.is_some() && copy.beside.stamp == self.stamp(&id.user))
     }
 
-    fn changes_of(&self, user: &[u8]) -> &AtomicU64 {
+    /// What stands beside it, as far as is known here, and not for too long.
+    pub(super) fn beside(&self, id: &SessionId) -> Option<Beside> {
+        let beside = self.sessions.get(id)?.beside;
+        let is_current = beside.stamp.has_same_beside(self.stamp(&id.user)) && beside.asked.elapsed() < BELIEVED;
+        is_current.then_some(beside)
+    }
+
+    fn changes_of(&self, user: &[u8]) -> &Changes {
         &self.changes[self.hasher.hash_one(user) as usize % STAMPS]
     }
 }
@@ -107,30 +156,32 @@ impl Copies {
 impl Kept {
     /// The session at that time. None where the store has to be asked what has become of it.
     fn at(&self, now: Timestamp, id: &SessionId, terms: &Terms) -> Option<Session> {
+        let (Value { document, until }, beside) = (self.value.as_ref()?, &self.beside);
         let facts = Facts {
             now,
-            created_at: self.document.created_at(),
-            seen_at: self.seen,
+            created_at: document.created_at(),
+            seen_at: beside.seen,
             has_ended: false,
-            mark: self.mark,
+            mark: beside.mark,
             max_lifetime: terms.max_lifetime,
         };
         let Verdict::Alive { since } = judge(&facts) else { return None };
-        let is_over = self.until.is_some_and(|until| until <= now);
-        if is_over || now < self.read_at || now > self.read_at + BELIEVED {
+        let is_over = until.is_some_and(|until| until <= now);
+        if is_over || now < beside.read_at || now > beside.read_at + BELIEVED {
             return None;
         }
         let left = (since + terms.max_lifetime).since(now);
-        let ttl = self.until.map(|until| until.since(now).min(left));
-        let idle = terms.idle(&self.document, self.idle);
-        Some(Session { id: id.clone(), document: self.document.clone(), ttl, since, idle })
+        let ttl = until.map(|until| until.since(now).min(left));
+        let idle = terms.idle(document, beside.idle);
+        Some(Session { id: id.clone(), document: document.clone(), ttl, since, idle })
     }
 }
 
 impl Witness for Copies {
     fn changed(&self, key: &[u8]) {
         match user_of(key) {
-            Whose::User(user) => _ = self.changes_of(user).fetch_add(1, Ordering::SeqCst),
+            Whose::Session(user) => _ = self.changes_of(user).sessions.fetch_add(1, Ordering::SeqCst),
+            Whose::User(user) => _ = self.changes_of(user).beside.fetch_add(1, Ordering::SeqCst),
             Whose::Everyone => self.all_changed(),
             Whose::Nobody => {}
         }
@@ -149,6 +200,8 @@ impl fmt::Debug for Copies {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Whose<'a> {
+    /// A session of this user, and nothing beside it.
+    Session(&'a [u8]),
     User(&'a [u8]),
     Everyone,
     Nobody,
@@ -158,7 +211,8 @@ enum Whose<'a> {
 fn user_of(key: &[u8]) -> Whose<'_> {
     let own = [b"ended:{", b"seen:{".as_slice(), b"idle:{"].into_iter().find_map(|name| key.strip_prefix(name));
     if let Some(rest) = own.unwrap_or(key).strip_prefix(b"session:") {
-        return Whose::User(rest.split(|byte| *byte == b':').next().unwrap_or(rest));
+        let user = rest.split(|byte| *byte == b':').next().unwrap_or(rest);
+        return if own.is_none() { Whose::Session(user) } else { Whose::User(user) };
     }
     if key.starts_with(b"sidx:") {
         return Whose::Nobody;
@@ -176,7 +230,7 @@ impl RedisStore {
         job.shared = true;
         let Some(mut answers) = self.ask_witnessed(job).await? else { return Ok(None) };
         let now = answers.next_list()?.clock().ok_or_else(|| odd("no time"))?;
-        Ok((copy.stamp == self.copies.stamp(&id.user)).then(|| copy.at(now, id, terms)).flatten())
+        Ok((copy.beside.stamp == self.copies.stamp(&id.user)).then(|| copy.at(now, id, terms)).flatten())
     }
 
     /// Asks where changes are told. None if that cannot be done now, and there is time left for the other connection.
@@ -190,7 +244,7 @@ impl RedisStore {
         }
     }
 
-    fn witnessed(&self) -> Option<&Redis> {
+    pub(super) fn witnessed(&self) -> Option<&Redis> {
         self.witnessed.as_ref().filter(|redis| redis.is_up())
     }
 }
@@ -201,11 +255,10 @@ mod tests {
 
     #[test]
     fn every_key_tells_whose_sessions_it_is_about() {
-        for key in
-            ["session:u:s", "ended:{session:u:s}", "seen:{session:u:s}", "idle:{session:u:s}", "only:u", "nbf:user:u"]
-        {
+        for key in ["ended:{session:u:s}", "seen:{session:u:s}", "idle:{session:u:s}", "only:u", "nbf:user:u"] {
             assert_eq!(user_of(key.as_bytes()), Whose::User(b"u"), "{key}");
         }
+        assert_eq!(user_of(b"session:u:s"), Whose::Session(b"u"));
         assert_eq!(user_of(b"sidx:u"), Whose::Nobody);
         for key in ["nbf:all", "", "else"] {
             assert_eq!(user_of(key.as_bytes()), Whose::Everyone, "{key}");
@@ -221,9 +274,12 @@ mod tests {
         copies.changed(b"sidx:u3");
         assert_eq!(stamps(), before);
         copies.changed(b"ended:{session:u3:s}");
-        assert_ne!(stamps()[3], before[3]);
+        assert!(!stamps()[3].has_same_beside(before[3]));
+        let before = stamps();
+        copies.changed(b"session:u3:s");
+        assert!(stamps()[3] != before[3] && stamps()[3].has_same_beside(before[3]), "that is no end");
         let before = stamps();
         copies.changed(b"nbf:all");
-        assert!(stamps().iter().zip(&before).all(|(now, then)| now != then));
+        assert!(stamps().iter().zip(&before).all(|(now, then)| now != then && !now.has_same_beside(*then)));
     }
 }

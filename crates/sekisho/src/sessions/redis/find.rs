@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
+use tokio::time::Instant;
 
 use super::RedisStore;
 use super::calls::{Keys, Reply, odd};
 use super::cluster::{is_only, latest};
-use super::copies::Stamp;
+use super::copies::Beside;
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::revocation::read_mark;
@@ -29,8 +30,8 @@ pub(super) struct Found {
     pub(super) is_known: bool,
     pub(super) idle: Option<Duration>,
     pub(super) now: Timestamp,
-    /// Of when it was read, where changes to it are told.
-    pub(super) stamp: Option<Stamp>,
+    /// What is known of it for a while, where changes to it are told.
+    pub(super) beside: Option<Beside>,
 }
 
 impl RedisStore {
@@ -48,10 +49,10 @@ impl RedisStore {
         job.add_command([b"ZSCORE".as_slice(), index.as_bytes(), id.sid.as_str().as_bytes()]);
         // A mark that is no text is read as if it were not there.
         job.add_command([b"EXISTS".as_slice()].into_iter().chain(texts[4..].iter().map(String::as_bytes)));
-        let stamp = self.copies.stamp(&id.user);
-        let (mut answers, stamp) = match self.ask_witnessed(job.clone()).await? {
-            Some(answers) => (answers, Some(stamp)),
-            None => (self.step(self.call(&self.plain, job)).await?, None),
+        let (stamp, asked) = (self.copies.stamp(&id.user), Instant::now());
+        let (mut answers, is_told) = match self.ask_witnessed(job.clone()).await? {
+            Some(answers) => (answers, true),
+            None => (self.step(self.call(&self.plain, job)).await?, false),
         };
         let mut texts = answers.next_list()?;
         let value = texts.next_text()?;
@@ -64,12 +65,14 @@ impl RedisStore {
             None => answers.next_list()?.clock().ok_or_else(|| odd("no time"))?,
         };
         let ttl = answers.next_int()?;
-        let is_known = !matches!(answers.next(), Value::Nil);
+        let known_until = score(&answers.next());
+        let is_known = known_until.is_some();
         let mark = match readable(&marks, answers.next_int()?) {
             Some([only, user, all]) => latest(&id.sid, only, user, all),
             None => Box::pin(self.marks(id)).await?,
         };
-        Ok(Found { value, ttl, has_ended, seen, mark, is_known, idle, now, stamp })
+        let beside = Beside { stamp, read_at: now, asked, seen, mark, idle, known_until };
+        Ok(Found { value, ttl, has_ended, seen, mark, is_known, idle, now, beside: is_told.then_some(beside) })
     }
 
     /// As far as it lies in the session's own slot.
@@ -84,14 +87,24 @@ impl RedisStore {
             is_known: false,
             idle: reply.next_duration(),
             now: reply.next_time().ok_or_else(|| odd("no time"))?,
-            stamp: None,
+            beside: None,
         })
     }
 }
 
+/// A time in the index: a double, which tells whole milliseconds for long enough.
+pub(super) fn score(answer: &Value) -> Option<Timestamp> {
+    let millis = match answer {
+        Value::Double(millis) => *millis,
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse().ok()?,
+        _ => return None,
+    };
+    Some(Timestamp::from_millis(millis.max(0.0) as u64))
+}
+
 /// What stands in `only`, the user's mark and everyone's, of which so many are there. None if one of them cannot be read: such a
 /// one becomes a mark of now, which is rare.
-fn readable(marks: &[Value; 3], there: i64) -> Option<[Option<&str>; 3]> {
+pub(super) fn readable(marks: &[Value; 3], there: i64) -> Option<[Option<&str>; 3]> {
     let mut texts = [None; 3];
     for (i, mark) in marks.iter().enumerate() {
         match mark {
@@ -115,7 +128,7 @@ impl Reply {
         }
     }
 
-    fn next_duration(&mut self) -> Option<Duration> {
+    pub(super) fn next_duration(&mut self) -> Option<Duration> {
         self.next_time().map(|millis| Duration::from_micros(millis.as_micros()))
     }
 

@@ -20,6 +20,7 @@ mod calls;
 mod cluster;
 mod copies;
 mod find;
+mod overwrite;
 #[cfg(feature = "conformance")]
 pub(super) mod steps;
 
@@ -35,7 +36,7 @@ use super::store::{Save, Saved, Session, SessionStore, StoreFuture, Terms};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Error;
 use crate::store::redis::{Options, Redis, Script};
-use calls::Keys;
+use calls::{Keys, over};
 use copies::Copies;
 use find::Found;
 
@@ -149,8 +150,8 @@ impl RedisStore {
         if !found.is_known {
             Box::pin(self.index(id, ttl.unwrap_or(left))).await?;
         }
-        if let Some(stamp) = found.stamp {
-            self.copies.keep(id, stamp, &document, &found);
+        if let Some(beside) = found.beside {
+            self.copies.keep(id, beside, &document, &found);
         }
         let idle = terms.idle(&document, found.idle);
         Ok(Some(Session { id: id.clone(), document, ttl, since, idle }))
@@ -226,9 +227,11 @@ impl SessionStore for RedisStore {
     fn save<'a>(&'a self, save: &'a Save<'a>, terms: &'a Terms) -> StoreFuture<'a, Saved> {
         Box::pin(async move {
             if self.is_cluster() {
-                Box::pin(self.save_on_cluster(save, terms)).await
-            } else {
-                self.save_with(save, terms, Keys::all(save.id), None).await
+                return Box::pin(self.save_on_cluster(save, terms)).await;
+            }
+            match self.overwrite(save, terms).await? {
+                Some(saved) => Ok(saved),
+                None => Box::pin(self.save_with(save, over(save), terms, Keys::all(save.id), None)).await,
             }
         })
     }

@@ -39,12 +39,15 @@ local function save(k, a, now, over, keys, ttl, created, lifetime, mark, idle, b
   elseif over == 110 and call('EXISTS', session) == 1 then
     return { 'changed', text_at(session) }
   end
+  -- It was written already, and is to be confirmed; what somebody has written since stays.
+  local has_gone = over == 99 and text_at(session) ~= ARGV[a + 3]
   if created > now + SKEW then created = 0 end
   local since = earliest(created, v[2] and tonumber(v[2]), began)
   if mark > 0 and (not since or floor(since / 1000) <= floor(mark / 1000)) then return { 'ended', mark } end
   since = since or now
   local left = since + lifetime - now
   if left <= 0 then return { 'ended', mark } end
+  if has_gone then return { 'saved', 0, math.min(ttl, left), since } end
   local lives
   if over == 116 then
     ttl = call('PTTL', session)

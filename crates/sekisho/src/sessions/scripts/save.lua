@@ -4,7 +4,7 @@
 --       slots, and the caller asks for them before and after.
 -- ARGV  of a job: head sid json expected. The head is packed, because an argument costs more than what is done with it: over,
 --       a byte; keys, a byte; counted, a byte; now, ttl, created, max_lifetime, mark, idle, since, of 8 bytes each (ms; 0 for none).
---       `over`: n nothing, a anything, t this (its ttl stays). Without a now Redis is asked. `mark` is what the caller has read, on
+--       `over`: n nothing, a anything, t this (its ttl stays), c what was written a moment ago, to be confirmed. Without a now Redis is asked. `mark` is what the caller has read, on
 --       Cluster; `since` is when it began under another id.
 -- reply of a job: 'saved' known ttl since · 'ended' mark · 'changed' value. `known` is 0 unless it is to be counted.
 --
@@ -36,7 +36,7 @@ end
 -- of their keys is there answers all questions.
 local function quick(k, a, now, over, keys, ttl, created, lifetime, mark, idle, began, counted)
   local left = created + lifetime - now
-  if keys == 8 and over ~= 116 and idle == 0 and began == 0 and created > 0 and created <= now + SKEW and left > 0
+  if keys == 8 and over ~= 116 and over ~= 99 and idle == 0 and began == 0 and created > 0 and created <= now + SKEW and left > 0
     and call('EXISTS', unpack(KEYS, over == 110 and k or k + 1, k + 6)) == 0 then
     if left < ttl then ttl = left end
     call('SET', KEYS[k], ARGV[a + 2], 'PX', format('%.0f', ttl))

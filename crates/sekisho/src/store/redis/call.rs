@@ -163,12 +163,15 @@ fn reply_to(call: &Call<'_>, replies: &mut impl Iterator<Item = Value>) -> Value
         let is_error = |answer: &&Value| matches!(answer, Value::ServerError(_));
         each.push(answers.iter().find(is_error).cloned().unwrap_or(Value::Array(answers)));
     }
-    // A server that does not serve at all says so to every command.
-    let refused = each.iter().find(|answer| match answer {
+    // A server that does not serve at all says so to every job. Where it serves some, only those that it refused know of it.
+    let is_refused = |answer: &Value| match answer {
         Value::ServerError(error) => !matches!(Failure::from_call(error), Failure::Final(_)),
         _ => false,
-    });
-    refused.cloned().unwrap_or(Value::Array(each))
+    };
+    match each.first() {
+        Some(first) if each.iter().all(is_refused) => first.clone(),
+        _ => Value::Array(each),
+    }
 }
 
 fn is_no_script(reply: &Result<Value, RedisError>) -> bool {

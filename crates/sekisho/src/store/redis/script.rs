@@ -17,8 +17,8 @@ impl Script {
         Self { source, sha }
     }
 
-    /// No script at all: its jobs are plain commands, in one round trip. For what only reads, where a script would cost the
-    /// server more than twice as much. A job's answer is the list of its commands' answers, or the first error among them.
+    /// No script at all: its jobs are plain commands, in one round trip. For what only reads, or decides nothing where it writes:
+    /// a script would cost the server more than twice as much. A job's answer is the list of its commands' answers, or the first error among them.
     pub fn none() -> Self {
         Self { source: String::new(), sha: String::new() }
     }
