@@ -90,9 +90,7 @@ impl<T> Copies<T> {
     /// insert, which it undoes.
     pub(super) fn keep(&self, key: &Key, held: Held<T>, mark: Mark) {
         // It would never be answered, and only take the place of what is.
-        if let Held::Missing(times) = &held
-            && times.fresh_until <= times.kept_at
-        {
+        if held.is_missing() && held.times().fresh_until <= held.times().kept_at {
             self.l1.remove(key);
             return;
         }
@@ -150,7 +148,7 @@ mod tests {
 
     fn held(mark: Mark, kept_at: u64) -> Held<u8> {
         let times = Times { born: 0, fresh_until: u64::MAX, kept_at, epoch: mark.epoch };
-        Held::Value(Value::new(7, 1, Validators::default(), times))
+        Held::new(Value::new(7, 1, Validators::default(), times))
     }
 
     #[test]

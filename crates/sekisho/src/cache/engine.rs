@@ -285,10 +285,10 @@ impl<F: Form> Inner<F> {
     ) -> Held<F::Value> {
         let times = self.times(key, kind(value.as_ref()), age, mark);
         match value {
-            None => Held::Missing(Arc::new(times)),
+            None => Held::missing(times),
             Some(value) => {
                 let weight = self.form.weight(&value);
-                Held::Value(Value::new(value, weight, validators, times))
+                Held::new(Value::new(value, weight, validators, times))
             }
         }
     }
@@ -304,16 +304,11 @@ impl<F: Form> Inner<F> {
     #[inline(always)]
     fn answer(&self, key: &Key, held: Held<F::Value>, tier: Tier, freshness: Freshness, now: u64) -> Answer<F::Value> {
         let born = held.times().born;
-        let value = match held {
-            Held::Value(value) => {
-                if let Some((counts, _)) = &self.counts {
-                    counts.saw(key, value.hits(), born);
-                }
-                Some(value)
-            }
-            // Names of nothing are not counted: anybody could make up any number of them.
-            Held::Missing(_) => None,
-        };
+        let value = held.into_value();
+        // Names of nothing are not counted: anybody could make up any number of them.
+        if let Some((value, (counts, _))) = value.as_ref().zip(self.counts.as_ref()) {
+            counts.saw(key, value.body(), born);
+        }
         Answer { value, tier, age: Duration::from_micros(now.saturating_sub(born)), freshness }
     }
 }

@@ -232,10 +232,8 @@ impl<F: Form> Inner<F> {
 
     /// The same value, as if it had come now.
     fn renewed(&self, key: &Key, held: &Held<F::Value>, mark: Mark) -> Held<F::Value> {
-        match held {
-            Held::Value(value) => Held::Value(value.renewed(self.times(key, Kind::Value, Duration::ZERO, mark))),
-            Held::Missing(_) => Held::Missing(Arc::new(self.times(key, Kind::Missing, Duration::ZERO, mark))),
-        }
+        let kind = if held.is_missing() { Kind::Missing } else { Kind::Value };
+        held.renewed(self.times(key, kind, Duration::ZERO, mark))
     }
 
     fn share(&self, why: &Unanswered) -> Duration {

@@ -1,4 +1,5 @@
-//! A value in memory with all that is known of it: one allocation, so that a hit touches one place more than it must.
+//! A value in memory with all that is known of it: one allocation and one pointer to it, so that a hit touches no more places
+//! than it must.
 
 use std::fmt;
 use std::ops::Deref;
@@ -13,7 +14,7 @@ pub struct Value<T>(Arc<Body<T>>);
 
 /// In this order: what every hit looks at lies next to the count of who has it.
 #[repr(C)]
-struct Body<T> {
+pub(super) struct Body<T> {
     times: Times,
     hits: Hits,
     bytes: u64,
@@ -25,27 +26,25 @@ enum Content<T> {
     Own(T),
     /// The same as that one, of which the origin has said that it has not changed.
     Of(Value<T>),
+    /// The origin has nothing there. No `Value` that anybody is given has this.
+    Missing,
 }
 
 /// By this process's clock, in microseconds.
 #[derive(Debug, Clone, Copy)]
+#[repr(C)]
 pub(super) struct Times {
-    /// When it was written.
-    pub(super) born: u64,
     /// Worked out when it came, so that a hit only compares.
     pub(super) fresh_until: u64,
+    /// When it was written.
+    pub(super) born: u64,
     pub(super) kept_at: u64,
     /// Of those who hear of changes, when it came.
     pub(super) epoch: u64,
 }
 
-/// What this process has of a key.
-#[derive(Debug)]
-pub(super) enum Held<T> {
-    Value(Value<T>),
-    /// The origin has nothing there.
-    Missing(Arc<Times>),
-}
+/// What this process has of a key: a value, or that the origin has nothing there.
+pub(super) struct Held<T>(Value<T>);
 
 impl<T> Value<T> {
     /// `weight` is what `value` takes in memory.
@@ -56,7 +55,7 @@ impl<T> Value<T> {
     /// The same value as if it had come now.
     pub(super) fn renewed(&self, times: Times) -> Self {
         let first = match &self.0.content {
-            Content::Own(_) => self,
+            Content::Own(_) | Content::Missing => self,
             Content::Of(first) => first,
         };
         Self::of(Content::Of(first.clone()), first.0.bytes, self.0.validators.clone(), times)
@@ -68,12 +67,14 @@ impl<T> Value<T> {
         Self(Arc::new(Body { times, hits: Hits::default(), bytes: weight + beside as u64, content, validators }))
     }
 
+    #[inline]
     pub(super) fn times(&self) -> &Times {
         &self.0.times
     }
 
-    pub(super) fn hits(&self) -> &Hits {
-        &self.0.hits
+    #[inline]
+    pub(super) fn body(&self) -> &Arc<Body<T>> {
+        &self.0
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
@@ -81,30 +82,55 @@ impl<T> Value<T> {
     }
 }
 
-impl<T> Held<T> {
+impl<T> Body<T> {
     #[inline]
-    pub(super) fn times(&self) -> &Times {
-        match self {
-            Self::Value(value) => value.times(),
-            Self::Missing(times) => times,
-        }
+    pub(super) fn hits(&self) -> &Hits {
+        &self.hits
+    }
+}
+
+impl<T> Held<T> {
+    pub(super) fn new(value: Value<T>) -> Self {
+        Self(value)
     }
 
+    pub(super) fn missing(times: Times) -> Self {
+        Self(Value::of(Content::Missing, 0, Validators::default(), times))
+    }
+
+    #[inline]
+    pub(super) fn times(&self) -> &Times {
+        self.0.times()
+    }
+
+    #[inline]
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(self.0.0.content, Content::Missing)
+    }
+
+    #[inline]
     pub(super) fn value(&self) -> Option<&Value<T>> {
-        match self {
-            Self::Value(value) => Some(value),
-            Self::Missing(_) => None,
-        }
+        (!self.is_missing()).then_some(&self.0)
+    }
+
+    #[inline]
+    pub(super) fn into_value(self) -> Option<Value<T>> {
+        if self.is_missing() { None } else { Some(self.0) }
+    }
+
+    /// The same as if it had come now.
+    pub(super) fn renewed(&self, times: Times) -> Self {
+        if self.is_missing() { Self::missing(times) } else { Self(self.0.renewed(times)) }
     }
 
     pub(super) fn validators(&self) -> Validators {
-        self.value().map(|value| value.0.validators.clone()).unwrap_or_default()
+        self.0.0.validators.clone()
     }
 }
 
 impl<T> Weighed for Held<T> {
     fn bytes(&self) -> u64 {
-        size_of::<Self>() as u64 + self.value().map_or(size_of::<Times>() as u64, |value| value.0.bytes)
+        size_of::<Self>() as u64 + self.0.0.bytes
     }
 }
 
@@ -116,6 +142,7 @@ impl<T> Deref for Value<T> {
         match &self.0.content {
             Content::Own(value) => value,
             Content::Of(first) => first,
+            Content::Missing => unreachable!("what is missing is given to nobody"),
         }
     }
 }
@@ -130,10 +157,7 @@ impl<T> Clone for Value<T> {
 impl<T> Clone for Held<T> {
     #[inline]
     fn clone(&self) -> Self {
-        match self {
-            Self::Value(value) => Self::Value(value.clone()),
-            Self::Missing(times) => Self::Missing(Arc::clone(times)),
-        }
+        Self(self.0.clone())
     }
 }
 
@@ -149,22 +173,28 @@ impl<T: fmt::Debug> fmt::Debug for Value<T> {
     }
 }
 
+impl<T> fmt::Debug for Held<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held").field("is_missing", &self.is_missing()).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn however_often_it_is_renewed_a_value_is_one_step_away() {
-        let times = Times { born: 1, fresh_until: 9, kept_at: 1, epoch: 0 };
+        let times = Times { fresh_until: 9, born: 1, kept_at: 1, epoch: 0 };
         let etag = Some("\"1\"".to_owned());
         let first = Value::new(vec![7_u8; 100], 100, Validators { etag, last_modified: None }, times);
         let mut last = first.clone();
         for born in 2..10 {
             last = last.renewed(Times { born, ..times });
             assert!(last.is_same(&first) && *last == *first && last.times().born == born);
-            assert_eq!(Held::Value(last.clone()).validators(), Held::Value(first.clone()).validators());
+            assert_eq!(Held::new(last.clone()).validators(), Held::new(first.clone()).validators());
         }
         assert_eq!(Arc::strong_count(&first.0), 2, "those between are gone");
-        assert!(Held::Value(last).bytes() < 2 * Held::Value(first).bytes() + 100, "it does not grow by that either");
+        assert!(Held::new(last).bytes() < 2 * Held::new(first).bytes() + 100, "it does not grow by that either");
     }
 }

@@ -1,8 +1,9 @@
 //! Counts accesses in this process, and tells the store of them in batches: nobody who asks for a value waits for it. With the
 //! scores that come back it is checked what has become stale.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,6 +15,7 @@ use super::store::{Reason, Wish};
 use super::terms::Refresh;
 use crate::cache::health::Health;
 use crate::cache::key::Key;
+use crate::cache::value::Body;
 use crate::clock::Reader;
 use crate::error::Error;
 
@@ -25,11 +27,6 @@ pub(super) const QUEUE_BATCH: usize = 25;
 const MANY: usize = 10_000;
 /// So many are remembered while the store does not answer; others are then not counted.
 const MOST: usize = 200_000;
-
-/// How often a copy was answered since that was last told. It stands with the copy, where whoever answers is already; and is
-/// shared, so that it can still be told when the copy is gone.
-#[derive(Debug, Clone, Default)]
-pub(in crate::cache) struct Hits(Arc<AtomicU32>);
 
 #[derive(Debug)]
 pub(in crate::cache) struct Counts {
@@ -43,12 +40,53 @@ pub(in crate::cache) struct Counts {
     clock: Arc<Reader>,
 }
 
-#[derive(Debug)]
+/// How often a copy was answered since that was last told. It stands in the copy itself, where whoever answers is already.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(in crate::cache) struct Hits {
+    count: AtomicU32,
+    /// What is left of it when the copy goes: so it can still be told.
+    left: OnceLock<Arc<AtomicU32>>,
+}
+
+impl Drop for Hits {
+    fn drop(&mut self) {
+        if let Some(left) = self.left.get() {
+            left.fetch_add(*self.count.get_mut(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A copy that was answered.
 struct Seen {
     key: Key,
-    hits: Hits,
+    copy: Weak<dyn Counted>,
+    left: Arc<AtomicU32>,
     /// When the value was written.
     born: u64,
+}
+
+trait Counted: Send + Sync {
+    fn hits(&self) -> &Hits;
+}
+
+impl<T: Send + Sync> Counted for Body<T> {
+    fn hits(&self) -> &Hits {
+        self.hits()
+    }
+}
+
+impl Seen {
+    fn take(&self) -> u64 {
+        let hits = self.copy.upgrade().map_or(0, |copy| copy.hits().count.swap(0, Ordering::Relaxed));
+        u64::from(hits) + u64::from(self.left.swap(0, Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Seen").field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 impl Counts {
@@ -86,17 +124,24 @@ impl Counts {
 
     /// One atomic addition, but for the first time after each flush.
     #[inline]
-    pub(in crate::cache) fn saw(&self, key: &Key, hits: &Hits, born: u64) {
-        if hits.0.fetch_add(1, Ordering::Relaxed) == 0 {
-            self.note(Seen { key: key.clone(), hits: hits.clone(), born });
+    pub(in crate::cache) fn saw<T: Send + Sync + 'static>(&self, key: &Key, copy: &Arc<Body<T>>, born: u64) {
+        if copy.hits().count.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.note_first(key, copy, born);
         }
     }
 
     #[cold]
+    fn note_first<T: Send + Sync + 'static>(&self, key: &Key, copy: &Arc<Body<T>>, born: u64) {
+        let left = Arc::clone(copy.hits().left.get_or_init(Arc::default));
+        let copy: Weak<Body<T>> = Arc::downgrade(copy);
+        self.note(Seen { key: key.clone(), copy, left, born });
+    }
+
     fn note(&self, one: Seen) {
         let mut seen = self.seen.lock();
         match seen.len() {
-            MOST.. => one.hits.0.store(0, Ordering::Relaxed),
+            // Whoever answers it next tries again.
+            MOST.. => drop(one.take()),
             already => {
                 seen.push(one);
                 if already == MANY {
@@ -122,8 +167,7 @@ impl Counts {
     }
 
     async fn flush_batch(&self, batch: &[Seen], due: &mut Vec<Wish>) {
-        let taken = |seen: &Seen| (seen.key.clone(), u64::from(seen.hits.0.swap(0, Ordering::Relaxed)));
-        let accesses: Vec<(Key, u64)> = batch.iter().map(taken).collect();
+        let accesses: Vec<(Key, u64)> = batch.iter().map(|seen| (seen.key.clone(), seen.take())).collect();
         let mut has_heard = false;
         let count = async {
             let count = self.refresh.store.count(&accesses).await;
@@ -146,10 +190,15 @@ impl Counts {
     }
 
     fn put_back(&self, batch: &[Seen], accesses: &[(Key, u64)]) {
-        for (seen, (_, count)) in batch.iter().zip(accesses) {
+        for (seen, (key, count)) in batch.iter().zip(accesses) {
             let count = u32::try_from(*count).unwrap_or(u32::MAX);
-            if count > 0 && seen.hits.0.fetch_add(count, Ordering::Relaxed) == 0 {
-                self.note(Seen { key: seen.key.clone(), hits: seen.hits.clone(), born: seen.born });
+            let had = match seen.copy.upgrade() {
+                Some(copy) => copy.hits().count.fetch_add(count, Ordering::Relaxed),
+                None => seen.left.fetch_add(count, Ordering::Relaxed),
+            };
+            if count > 0 && had == 0 {
+                let (copy, left) = (Weak::clone(&seen.copy), Arc::clone(&seen.left));
+                self.note(Seen { key: key.clone(), copy, left, born: seen.born });
             }
         }
     }
