@@ -30,6 +30,17 @@ pub trait SharedStore: fmt::Debug + Send + Sync + 'static {
     /// `seen` is the print of the last look.
     fn lease<'a>(&'a self, key: &'a Key, token: &'a Token, seen: &'a Print, ttl: Duration) -> StoreFuture<'a, Lease>;
 
+    /// A glance and a lease on what it saw, unless that was written less than `young` ago.
+    fn borrow<'a>(
+        &'a self,
+        key: &'a Key,
+        token: &'a Token,
+        ttl: Duration,
+        young: Duration,
+    ) -> StoreFuture<'a, Borrowed> {
+        Box::pin(borrow_in_two(self, key, token, ttl, young))
+    }
+
     /// False if the lease is lost.
     fn renew<'a>(&'a self, key: &'a Key, token: &'a Token, ttl: Duration) -> StoreFuture<'a, bool>;
 
@@ -98,6 +109,39 @@ pub enum Lease {
     Failed(Failure),
     /// Something else stands there than was seen.
     Changed,
+}
+
+/// What became of a lease on whatever is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Borrowed {
+    /// It is young enough, and there is no lease.
+    Young,
+    /// It is this caller's to fill. This is there, if anything; its content only where the store must be given it once more.
+    Lead(Fetched),
+    /// Somebody else fills, or has written just now.
+    Led,
+    Failed(Failure),
+}
+
+/// For stores that cannot do it in one.
+pub(super) async fn borrow_in_two<S: SharedStore + ?Sized>(
+    store: &S,
+    key: &Key,
+    token: &Token,
+    ttl: Duration,
+    young: Duration,
+) -> Result<Borrowed, Error> {
+    let look = store.glance(key).await?;
+    let known = match look.found {
+        Found::Value { age, .. } if age < young => return Ok(Borrowed::Young),
+        Found::Value { content, validators, .. } => Fetched { content, validators },
+        Found::Missing { .. } | Found::Nothing => Fetched::from(Vec::new()),
+    };
+    Ok(match store.lease(key, token, &look.print, ttl).await? {
+        Lease::Lead => Borrowed::Lead(known),
+        Lease::Led | Lease::Changed => Borrowed::Led,
+        Lease::Failed(failure) => Borrowed::Failed(failure),
+    })
 }
 
 /// How a fill ended.

@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use super::key::Key;
 use super::origin::{Failure, Fetched, Validators};
-use super::store::{End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token};
+use super::store::{
+    Borrowed, End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token, borrow_in_two,
+};
 use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::{Error, Invalid};
 use crate::store::redis::tracking::{Follow, Followed, Left, Tracking};
@@ -177,6 +179,30 @@ impl RedisStore {
         }
     }
 
+    /// None where it does not say how old it is: that takes a look.
+    async fn take_unless_young(
+        &self,
+        key: &Key,
+        token: &Token,
+        ttl: Duration,
+        young: Duration,
+    ) -> Result<Option<Borrowed>, Error> {
+        let young = young.as_secs_f64().to_string();
+        let args: [&[u8]; 3] = [token.as_str().as_bytes(), &millis(ttl), young.as_bytes()];
+        let mut reply = self.run(&self.soft, "borrow", key, &args).await?;
+        Ok(Some(match reply.next_text()?.as_deref() {
+            Some("lead") => {
+                let validators = Validators { etag: reply.next_text()?, last_modified: reply.next_text()? };
+                Borrowed::Lead(Fetched { content: Vec::new(), validators })
+            }
+            Some("led") => Borrowed::Led,
+            Some("young") => Borrowed::Young,
+            Some("unsaid") => return Ok(None),
+            Some("failed") => Borrowed::Failed(read_failure(&reply.next_text()?.unwrap_or_default())),
+            _ => return Err(reply::odd("no lease")),
+        }))
+    }
+
     async fn end(&self, key: &Key, token: &Token, end: End<'_>) -> Result<bool, Error> {
         let token = token.as_str().as_bytes();
         let mut reply = match end {
@@ -235,6 +261,23 @@ impl SharedStore for RedisStore {
 
     fn lease<'a>(&'a self, key: &'a Key, token: &'a Token, seen: &'a Print, ttl: Duration) -> StoreFuture<'a, Lease> {
         Box::pin(self.take(key, token, seen, ttl))
+    }
+
+    fn borrow<'a>(
+        &'a self,
+        key: &'a Key,
+        token: &'a Token,
+        ttl: Duration,
+        young: Duration,
+    ) -> StoreFuture<'a, Borrowed> {
+        Box::pin(async move {
+            if self.shape == Shape::Hash
+                && let Some(borrowed) = self.take_unless_young(key, token, ttl, young).await?
+            {
+                return Ok(borrowed);
+            }
+            borrow_in_two(self, key, token, ttl, young).await
+        })
     }
 
     fn renew<'a>(&'a self, key: &'a Key, token: &'a Token, ttl: Duration) -> StoreFuture<'a, bool> {

@@ -41,15 +41,20 @@ pub fn urgency(terms: &Terms, age: Duration, score: f64) -> f64 {
     score.max(0.0) * (age.as_secs_f64() / terms.after.as_secs_f64())
 }
 
-/// Whether a job has nothing left to do. What was found to be stale is fresh again when it is younger than any key may be
+/// Whether a job has nothing left to do: what it is about is younger than `young` says.
+pub fn is_needless(terms: &Terms, reason: Reason, waited: Duration, age: Duration) -> bool {
+    age < young(terms, reason, waited)
+}
+
+/// What is younger has no need of the job. What was found to be stale is fresh again when it is younger than any key may be
 /// refreshed at: others may have queued it by an age without jitter. What somebody asked for is done when it was written since;
 /// ages are of whole seconds, so that one more must be between.
-pub fn is_needless(terms: &Terms, reason: Reason, waited: Duration, age: Duration) -> bool {
+pub(super) fn young(terms: &Terms, reason: Reason, waited: Duration) -> Duration {
     match reason {
-        Reason::Asked => age + Duration::from_secs(1) <= waited,
-        Reason::Stale | Reason::Stranger => {
-            age < terms.after.mul_f64(1.0 - f64::from(terms.jitter_percent.min(100)) / 100.0)
+        Reason::Asked => {
+            waited.checked_sub(Duration::from_secs(1)).map_or(Duration::ZERO, |age| age + Duration::from_micros(1))
         }
+        Reason::Stale | Reason::Stranger => terms.after.mul_f64(1.0 - f64::from(terms.jitter_percent.min(100)) / 100.0),
     }
 }
 

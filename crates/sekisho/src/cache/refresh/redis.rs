@@ -87,7 +87,8 @@ impl RedisRefresh {
 
     async fn on_queue(&self, op: &str, args: &[&[u8]], is_repeatable: bool) -> Result<Reply, Error> {
         let head = [op.as_bytes(), &self.now()];
-        let call = call(&self.names.queue, &["order", "held", "jobs"], &head, args, is_repeatable);
+        let beside: &[&str] = if self.redis.is_cluster() { &["order", "held", "jobs"] } else { &[] };
+        let call = call(&self.names.queue, beside, &head, args, is_repeatable);
         Reply::of(self.redis.run(&self.queue, call).await.map_err(|error| failed(&error))?)
     }
 
@@ -137,30 +138,27 @@ impl RedisRefresh {
     }
 
     async fn take(&self, token: &Token, lease: Duration) -> Result<Claim, Error> {
-        let mut reply = self.on_queue("claim", &[token.as_str().as_bytes(), &millis(lease)], false).await?;
-        if reply.next_int()? == 0 {
-            let due_in = u64::try_from(reply.next_int()?).ok().map(Duration::from_millis);
-            return Ok(Claim::Nothing { due_in });
-        }
-        let member = reply.next_text()?.ok_or_else(|| odd("a job without a key"))?;
-        let key = Key::new(member.as_str()).map_err(|_| odd("a job for what is no key"))?;
-        let repeats = u32::try_from(reply.next_int()?).unwrap_or(u32::MAX);
-        let reason = match reply.next_text()?.as_deref() {
-            Some("asked") => Reason::Asked,
-            Some("stale") => Reason::Stale,
-            _ => Reason::Stranger,
+        let reply = self.on_queue("claim", &[token.as_str().as_bytes(), &millis(lease)], false).await?;
+        read_claim(reply)?.ok_or_else(|| odd("no claim"))
+    }
+
+    async fn end_and_take(
+        &self,
+        ended: Option<(&Key, JobEnd)>,
+        token: &Token,
+        lease: Duration,
+    ) -> Result<Option<Claim>, Error> {
+        let (member, (how, after)) = match ended {
+            Some((key, end)) => (key.as_str(), words(end)),
+            None => ("", ("", String::new())),
         };
-        let waited = Duration::from_millis(u64::try_from(reply.next_int()?).unwrap_or(0));
-        Ok(Claim::Job(Job { key, reason, waited, repeats }))
+        let lease = millis(lease);
+        let args = [member.as_bytes(), token.as_str().as_bytes(), how.as_bytes(), after.as_bytes(), &lease];
+        read_claim(self.on_queue("next", &args, false).await?)
     }
 
     async fn end(&self, key: &Key, token: &Token, end: JobEnd) -> Result<bool, Error> {
-        let (how, after) = match end {
-            JobEnd::Done => ("done", Duration::ZERO),
-            JobEnd::Retry(after) => ("retry", after),
-            JobEnd::PutBack(after) => ("back", after),
-        };
-        let after = after.as_millis().to_string();
+        let (how, after) = words(end);
         let args = [key.as_str(), token.as_str(), how, &after].map(str::as_bytes);
         Ok(self.on_queue("finish", &args, false).await?.next_int()? == 1)
     }
@@ -221,6 +219,15 @@ impl RefreshStore for RedisRefresh {
         Box::pin(self.end(key, token, end))
     }
 
+    fn next<'a>(
+        &'a self,
+        ended: Option<(&'a Key, JobEnd)>,
+        token: &'a Token,
+        lease: Duration,
+    ) -> StoreFuture<'a, Option<Claim>> {
+        Box::pin(self.end_and_take(ended, token, lease))
+    }
+
     fn find<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Place> {
         Box::pin(self.look(key))
     }
@@ -248,6 +255,38 @@ fn call(key: &str, beside: &[&str], head: &[&[u8]], args: &[&[u8]], is_repeatabl
     }
     call.repeatable = is_repeatable;
     call
+}
+
+/// None where strangers come first.
+fn read_claim(mut reply: Reply) -> Result<Option<Claim>, Error> {
+    match reply.next_int()? {
+        0 => {
+            let due_in = u64::try_from(reply.next_int()?).ok().map(Duration::from_millis);
+            return Ok(Some(Claim::Nothing { due_in }));
+        }
+        -1 => return Ok(None),
+        _ => {}
+    }
+    let member = reply.next_text()?.ok_or_else(|| odd("a job without a key"))?;
+    let key = Key::new(member.as_str()).map_err(|_| odd("a job for what is no key"))?;
+    let repeats = u32::try_from(reply.next_int()?).unwrap_or(u32::MAX);
+    let reason = match reply.next_text()?.as_deref() {
+        Some("asked") => Reason::Asked,
+        Some("stale") => Reason::Stale,
+        _ => Reason::Stranger,
+    };
+    let waited = Duration::from_millis(u64::try_from(reply.next_int()?).unwrap_or(0));
+    Ok(Some(Claim::Job(Job { key, reason, waited, repeats })))
+}
+
+/// How a job ended, and the milliseconds until it is due again.
+fn words(end: JobEnd) -> (&'static str, String) {
+    let (how, after) = match end {
+        JobEnd::Done => ("done", Duration::ZERO),
+        JobEnd::Retry(after) => ("retry", after),
+        JobEnd::PutBack(after) => ("back", after),
+    };
+    (how, after.as_millis().to_string())
 }
 
 fn score(reply: &mut Reply) -> Result<f64, Error> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::cache::engine::{Inner, Shared, Unanswered};
 use crate::cache::form::Form;
 use crate::cache::key::Key;
-use crate::cache::origin::{Failure, Fetched, Reply, Validators};
-use crate::cache::store::{End, Found, Lease, Token};
+use crate::cache::origin::{Failure, Reply};
+use crate::cache::store::{Borrowed, End, Found, Token};
 
 /// How asking again went.
 #[derive(Debug)]
@@ -41,30 +41,25 @@ impl<F: Form> Inner<F> {
         })
     }
 
-    pub(super) async fn refetch(&self, key: &Key, is_needless: impl Fn(Duration) -> bool) -> Refetched {
+    /// Unless it is younger than `young`.
+    pub(super) async fn refetch(&self, key: &Key, young: Duration) -> Refetched {
         match &self.shared {
-            Some(shared) => self.refetch_for_all(shared, key, is_needless).await,
-            None => self.refetch_alone(key, is_needless).await,
+            Some(shared) => self.refetch_for_all(shared, key, young).await,
+            None => self.refetch_alone(key, young).await,
         }
     }
 
-    async fn refetch_for_all(&self, shared: &Shared, key: &Key, is_needless: impl Fn(Duration) -> bool) -> Refetched {
+    async fn refetch_for_all(&self, shared: &Shared, key: &Key, young: Duration) -> Refetched {
         let token = Token::random();
-        let Some(look) = shared.reads.ask(&self.clock, shared.store.glance(key)).await else { return Refetched::Away };
-        let (content, validators) = match look.found {
-            Found::Value { age, .. } if is_needless(age) => return Refetched::Needless,
-            Found::Value { content, validators, .. } => (content, validators),
-            Found::Missing { .. } | Found::Nothing => (Vec::new(), Validators::default()),
-        };
-        let lease = shared.store.lease(key, &token, &look.print, self.terms.lease);
-        match shared.writes.ask(&self.clock, lease).await {
+        let borrow = shared.store.borrow(key, &token, self.terms.lease, young);
+        let known = match shared.writes.ask(&self.clock, borrow).await {
             None => return Refetched::Away,
-            Some(Lease::Failed(failure)) => return Refetched::Failed(failure),
-            Some(Lease::Led | Lease::Changed) => return Refetched::Overtaken,
-            Some(Lease::Lead) => {}
-        }
+            Some(Borrowed::Young) => return Refetched::Needless,
+            Some(Borrowed::Failed(failure)) => return Refetched::Failed(failure),
+            Some(Borrowed::Led) => return Refetched::Overtaken,
+            Some(Borrowed::Lead(known)) => known,
+        };
         let ttl = self.terms.ages.keep_for;
-        let known = Fetched { content, validators };
         let fetched = self.ask_leading(shared, key, &token, &known.validators).await;
         let (refetched, bytes) = match fetched {
             Ok(Reply::NotModified) if !known.validators.is_empty() => (Refetched::Unchanged, None),
@@ -96,11 +91,11 @@ impl<F: Form> Inner<F> {
         }
     }
 
-    async fn refetch_alone(&self, key: &Key, is_needless: impl Fn(Duration) -> bool) -> Refetched {
+    async fn refetch_alone(&self, key: &Key, young: Duration) -> Refetched {
         let (own, now) = (self.copies.get(key), self.clock.now());
         let own = own.filter(|held| held.value().is_some());
         if let Some(held) = &own
-            && is_needless(Duration::from_micros(now.saturating_sub(held.times().born)))
+            && Duration::from_micros(now.saturating_sub(held.times().born)) < young
         {
             return Refetched::Needless;
         }

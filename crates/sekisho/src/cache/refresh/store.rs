@@ -39,6 +39,22 @@ pub trait RefreshStore: fmt::Debug + Send + Sync + 'static {
     /// Ends the lease. False if it was lost before, so that nothing has changed.
     fn finish<'a>(&'a self, key: &'a Key, token: &'a Token, end: JobEnd) -> StoreFuture<'a, bool>;
 
+    /// Ends a job, if one has ended, and claims the next one with the same token. `None`: it has ended, and strangers are to be
+    /// looked for before anything is claimed.
+    fn next<'a>(
+        &'a self,
+        ended: Option<(&'a Key, JobEnd)>,
+        token: &'a Token,
+        lease: Duration,
+    ) -> StoreFuture<'a, Option<Claim>> {
+        Box::pin(async move {
+            if let Some((key, end)) = ended {
+                self.finish(key, token, end).await?;
+            }
+            self.claim(token, lease).await.map(Some)
+        })
+    }
+
     fn find<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Place>;
 }
 

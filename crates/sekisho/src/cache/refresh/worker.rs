@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::attendant::Attendant;
 use super::counts::{Counts, QUEUE_BATCH};
-use super::decide::{is_needless, retry_after, urgency};
+use super::decide::{retry_after, urgency, young};
 use super::pace::Pace;
 use super::refetch::Refetched;
 use super::store::{Claim, Job, JobEnd, Queued, Reason, Wish};
@@ -22,6 +23,8 @@ use crate::error::{Error, Invalid};
 const SOON: Duration = Duration::from_secs(1);
 /// Strangers that are looked at before each job: calls of about fifty.
 const SWEEPS: usize = 20;
+/// A turn that was not needed is good for the next job for so long.
+const UNUSED: Duration = Duration::from_millis(100);
 /// Between two batches of the daily decay, so that others have most of Redis's time.
 const BREATH: Duration = Duration::from_millis(2);
 /// And how often it is looked whether a day has begun.
@@ -83,17 +86,29 @@ impl<F: Form> Worker<F> {
         let Some(counts) = self.cache.inner.counts() else { return };
         let daily = decay_daily(counts);
         let work = async {
-            let (mut last, mut cursor) = (None, 0);
+            let (mut turns, mut cursor) = (Turns::default(), 0_u64);
+            // One for all its jobs: it has one at a time.
+            let token = Token::random();
+            let mut ended: Option<(Key, JobEnd)> = None;
             loop {
                 // What is sent is waited for: a claim that nobody hears of would block its job until the lease is over.
-                let claim = self.next(counts, &mut cursor).await;
+                let claim = self.next(counts, &token, ended.take(), &mut cursor).await;
                 match claim {
-                    Ok((Claim::Job(job), token)) => {
-                        if self.perform(counts, &job, &token, &mut last, stop.as_mut()).await == Stopped::Yes {
-                            return;
+                    Ok(Claim::Job(job)) => {
+                        let performed = self.perform(counts, &job, &token, &mut turns, stop.as_mut()).await;
+                        let is_over = matches!(performed, Performed::Stopped) || stop.as_mut().now_or_never().is_some();
+                        let end = match performed {
+                            Performed::Ended(end) => Some(end),
+                            Performed::Stopped => Some(JobEnd::PutBack(Duration::ZERO)),
+                            Performed::Lost => None,
+                        };
+                        ended = end.map(|end| (job.key, end));
+                        if is_over {
+                            return finish(counts, &token, ended).await;
                         }
                     }
-                    Ok((Claim::Nothing { due_in }, _)) => {
+                    Ok(Claim::Nothing { due_in }) => {
+                        turns.unused = None;
                         let poll = counts.refresh.terms.poll;
                         let pause = due_in.map_or(poll, |due_in| due_in.clamp(Duration::from_millis(1), poll));
                         if is_over(stop.as_mut(), pause).await == Stopped::Yes {
@@ -101,7 +116,7 @@ impl<F: Form> Worker<F> {
                         }
                     }
                     Err(error) => {
-                        tracing::debug!(%error, "the queue of refreshes does not answer");
+                        tracing::debug!(%error, "the queue of refreshes does not answer; a lease ends by itself");
                         if is_over(stop.as_mut(), SOON).await == Stopped::Yes {
                             return;
                         }
@@ -116,9 +131,19 @@ impl<F: Form> Worker<F> {
         counts.flush().await;
     }
 
-    /// The most urgent job, after those have been weighed that others put there.
-    async fn next(&self, counts: &Counts, cursor: &mut u64) -> Result<(Claim, Token), Error> {
-        let (store, terms) = (&counts.refresh.store, &counts.refresh.terms);
+    /// Ends a job, and claims the most urgent one, after those have been weighed that others put there.
+    async fn next(
+        &self,
+        counts: &Counts,
+        token: &Token,
+        ended: Option<(Key, JobEnd)>,
+        cursor: &mut u64,
+    ) -> Result<Claim, Error> {
+        let (store, lease) = (&counts.refresh.store, counts.refresh.terms.lease);
+        let ended = ended.as_ref().map(|(key, end)| (key, *end));
+        if let Some(claim) = store.next(ended, token, lease).await? {
+            return Ok(claim);
+        }
         for _ in 0..SWEEPS {
             let strangers = store.strangers(*cursor).await?;
             *cursor = strangers.cursor;
@@ -127,8 +152,7 @@ impl<F: Form> Worker<F> {
                 break;
             }
         }
-        let token = Token::random();
-        Ok((store.claim(&token, terms.lease).await?, token))
+        store.claim(token, lease).await
     }
 
     async fn adopt(&self, counts: &Counts, keys: Vec<Key>) -> Result<(), Error> {
@@ -156,54 +180,35 @@ impl<F: Form> Worker<F> {
         counts: &Counts,
         job: &Job,
         token: &Token,
-        last: &mut Option<Instant>,
+        turns: &mut Turns,
         stop: std::pin::Pin<&mut impl Future<Output = ()>>,
-    ) -> Stopped {
-        let inner = &self.cache.inner;
-        let is_needless = |age| is_needless(&counts.refresh.terms, job.reason, job.waited, age);
-        let finish = async |end: JobEnd| {
-            if let Err(error) = counts.refresh.store.finish(&job.key, token, end).await {
-                tracing::debug!(key = %job.key, %error, "a refresh was not reported; its lease ends by itself");
-            }
-        };
+    ) -> Performed {
         let others = self.attendant.as_ref().map(|attendant| attendant.stands_for(&job.key)).unwrap_or_default();
         if !others.is_empty() {
-            finish(self.hand_on(counts, job, others).await).await;
-            return Stopped::No;
+            return Performed::Ended(self.hand_on(counts, job, others).await);
         }
-        let prepare = async {
-            match inner.age_of(&job.key).await {
-                Ok(age) if age.is_some_and(is_needless) => Some(JobEnd::Done),
-                Ok(_) => {
-                    self.pace.turn(*last).await;
-                    None
-                }
-                Err(_) => Some(JobEnd::PutBack(SOON)),
+        let had = turns.unused.take().filter(|at| at.elapsed() < UNUSED);
+        if had.is_none() {
+            let turn = tokio::select! {
+                biased;
+                () = stop => return Performed::Stopped,
+                turn = keeping(counts, job, token, self.pace.turn(turns.last)) => turn,
+            };
+            if turn.is_none() {
+                return Performed::Lost;
             }
-        };
-        let prepared = tokio::select! {
-            biased;
-            () = stop => {
-                finish(JobEnd::PutBack(Duration::ZERO)).await;
-                return Stopped::Yes;
-            }
-            prepared = keeping(counts, job, token, prepare) => prepared,
-        };
-        match prepared {
-            // Somebody else has it now.
-            None => return Stopped::No,
-            Some(Some(end)) => {
-                let outcome = if end == JobEnd::Done { Refetched::Needless } else { Refetched::Away };
-                counts.note_refresh(outcome.name());
-                finish(end).await;
-                return Stopped::No;
-            }
-            Some(None) => {}
         }
-        *last = Some(Instant::now());
-        let Some(refetched) = keeping(counts, job, token, inner.refetch(&job.key, is_needless)).await else {
-            return Stopped::No;
+        let at = Instant::now();
+        let young = young(&counts.refresh.terms, job.reason, job.waited);
+        let Some(refetched) = keeping(counts, job, token, self.cache.inner.refetch(&job.key, young)).await else {
+            turns.last = Some(at);
+            return Performed::Lost;
         };
+        // Nobody was asked, so that it is the next one's turn.
+        match &refetched {
+            Refetched::Needless => turns.unused = had.or(Some(at)),
+            _ => turns.last = Some(at),
+        }
         counts.note_refresh(refetched.name());
         let end = match refetched {
             Refetched::Changed | Refetched::Unchanged | Refetched::Gone => {
@@ -222,8 +227,33 @@ impl<F: Form> Worker<F> {
                 }
             },
         };
-        finish(end).await;
-        Stopped::No
+        Performed::Ended(end)
+    }
+}
+
+/// When this worker may ask the origin.
+#[derive(Debug, Default)]
+struct Turns {
+    /// When it started its last request.
+    last: Option<Instant>,
+    /// A turn that it has, and had no need of.
+    unused: Option<Instant>,
+}
+
+/// What became of a job.
+#[derive(Debug)]
+enum Performed {
+    Ended(JobEnd),
+    /// Somebody else has it now.
+    Lost,
+    /// The worker is to stop, and the job was not begun.
+    Stopped,
+}
+
+async fn finish(counts: &Counts, token: &Token, ended: Option<(Key, JobEnd)>) {
+    let Some((key, end)) = ended else { return };
+    if let Err(error) = counts.refresh.store.finish(&key, token, end).await {
+        tracing::debug!(%key, %error, "a refresh was not reported; its lease ends by itself");
     }
 }
 

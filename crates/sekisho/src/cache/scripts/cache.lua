@@ -101,11 +101,8 @@ function ops.glance(form, entry, lease, a, now)
   return { now, call('PTTL', entry), form.print(entry), call('GET', lease), content, v[1], v[2], v[3] }
 end
 
--- token, ms, print that was seen → 'lead' · 'led' · 'failed' note ms · 'changed'
-function ops.lease(form, entry, lease, a)
-  local token, ttl, seen = ARGV[a], ARGV[a + 1], ARGV[a + 2]
-  local print, held = form.print(entry), call('GET', lease)
-  if print ~= seen then return { 'changed' } end
+local function take(form, entry, lease, token, ttl, print)
+  local held = call('GET', lease)
   if held then
     local who, rest = string.match(held, '^(%S+) ?(.*)$')
     if who == 'failed' then return { 'failed', rest, call('PTTL', lease) } end
@@ -118,6 +115,27 @@ function ops.lease(form, entry, lease, a)
   end
   call('SET', lease, token .. ' ' .. print, 'PX', ttl)
   return { 'lead' }
+end
+
+-- token, ms, print that was seen → 'lead' · 'led' · 'failed' note ms · 'changed'
+function ops.lease(form, entry, lease, a)
+  local print = form.print(entry)
+  if print ~= ARGV[a + 2] then return { 'changed' } end
+  return take(form, entry, lease, ARGV[a], ARGV[a + 1], print)
+end
+
+-- token, ms, seconds → 'lead' etag last_modified · 'led' · 'failed' note ms · 'young': it was written less than so long ago ·
+-- 'unsaid': it does not say when. A glance and a lease in one, for hashes.
+function ops.borrow(form, entry, lease, a, now)
+  local v = call('HMGET', entry, 'updated_at', 'etag', 'last_modified')
+  if not form.is_blank(entry) then
+    local at = tonumber(string.match(v[1] or '', '^%s*(%d+)'))
+    if not at then return { 'unsaid' } end
+    if math.max(0, now - at) < tonumber(ARGV[a + 2]) then return { 'young' } end
+  end
+  local reply = take(form, entry, lease, ARGV[a], ARGV[a + 1], form.print(entry))
+  if reply[1] == 'lead' then reply[2], reply[3] = v[2], v[3] end
+  return reply
 end
 
 -- token, ms → 1 if it is still held

@@ -2,7 +2,8 @@
 --
 -- KEYS  of a job: the queue (a set, shared with older clients) · `order:{queue}`, those that are due, by urgency · `held:{queue}`,
 --       those that are in work or put off, by when that ends (milliseconds) · `jobs:{queue}`, what is known of each (a hash). The
---       hash tag is the first one's own key: all lie in one slot.
+--       hash tag is the first one's own key: all lie in one slot. Only a Cluster has to be told of the other three; elsewhere
+--       they would be half of what a call sends.
 -- ARGV  of a job: operation, time ('' asks Redis; else microseconds), number of arguments, then the arguments.
 -- reply Per job a table, described at its operation.
 --
@@ -72,9 +73,11 @@ function ops.queue(q, a, count)
   return replies
 end
 
+local function has_strangers(q) return call('SCARD', q.queue) ~= call('ZCARD', q.order) + call('ZCARD', q.held) end
+
 -- cursor, count → the next cursor, then members that nobody has weighed yet
 function ops.strangers(q, a)
-  if call('SCARD', q.queue) == call('ZCARD', q.order) + call('ZCARD', q.held) then return { '0' } end
+  if not has_strangers(q) then return { '0' } end
   local page = call('SSCAN', q.queue, ARGV[a], 'COUNT', ARGV[a + 1])
   local reply = { page[1] }
   for _, member in ipairs(page[2]) do
@@ -90,8 +93,7 @@ function ops.drop(q, a)
 end
 
 -- token, lease (ms) → 1, member, repeats, reason, waited (ms); or 0, ms until the next is due (-1: none is known)
-function ops.claim(q, a)
-  local token, lease = ARGV[a], tonumber(ARGV[a + 1])
+local function claim(q, token, lease)
   for _, member in ipairs(call('ZRANGE', q.held, '-inf', string.format('%.0f', q.now), 'BYSCORE', 'LIMIT', 0, 64)) do
     if is_queued(q, member) then
       local job = read(q, member)
@@ -118,6 +120,8 @@ function ops.claim(q, a)
   local next = call('ZRANGE', q.held, 0, 0, 'WITHSCORES')
   return { 0, next[2] and math.max(0, tonumber(next[2]) - q.now) or -1 }
 end
+
+function ops.claim(q, a) return claim(q, ARGV[a], tonumber(ARGV[a + 1])) end
 
 local function holds(q, member, token)
   local job = read(q, member)
@@ -155,6 +159,14 @@ function ops.finish(q, a)
   return { 1 }
 end
 
+-- member, token, how and ms of the job that has ended ('' for none), lease (ms) → as a claim with the same token; or -1: somebody
+-- else's members are to be weighed first
+function ops.next(q, a)
+  if ARGV[a] ~= '' then ops.finish(q, a) end
+  if has_strangers(q) then return { -1 } end
+  return claim(q, ARGV[a + 1], tonumber(ARGV[a + 4]))
+end
+
 -- member → jobs in the queue, whether it is one, how many are before it (-1: it is not due), ms until it is (-1: it is),
 -- whether it is in work, repeats
 function ops.find(q, a)
@@ -168,7 +180,8 @@ end
 local replies, k, a = {}, 1, 1
 while a <= #ARGV do
   local op, now, count = ARGV[a], ARGV[a + 1], tonumber(ARGV[a + 2])
-  local q = { queue = KEYS[k], order = KEYS[k + 1], held = KEYS[k + 2], jobs = KEYS[k + 3] }
+  local tag = ':{' .. KEYS[k] .. '}'
+  local q = { queue = KEYS[k], order = 'order' .. tag, held = 'held' .. tag, jobs = 'jobs' .. tag }
   if now == '' then
     local time = call('TIME')
     q.now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
@@ -178,6 +191,6 @@ while a <= #ARGV do
   local ok, reply = pcall(ops[op], q, a + 3, count)
   if not ok then reply = type(reply) == 'table' and reply or redis.error_reply(tostring(reply)) end
   replies[#replies + 1] = reply
-  k, a = k + 4, a + 3 + count
+  k, a = k + (KEYS[k + 1] == q.order and 4 or 1), a + 3 + count
 end
 return replies
