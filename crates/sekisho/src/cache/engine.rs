@@ -1,4 +1,4 @@
-//! The way of a get: memory, then whoever flies for all who ask; and put and invalidate.
+//! A get that memory cannot answer: whoever flies for all who ask; and put and invalidate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -140,22 +140,7 @@ impl<F: Form> Cache<F> {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// The value, from the first tier that has it fresh. It waits at most for the shared store and for the origin, each no
-    /// longer than its time-out.
-    #[inline]
-    pub async fn get(&self, key: &Key) -> Result<Answer<F::Value>, Unanswered> {
-        let (inner, now) = (&self.inner, self.inner.clock.now());
-        let held = inner.copies.get(key);
-        match held {
-            Some(held) if now < held.times().fresh_until && inner.is_believed(held.times(), now) => {
-                Ok(inner.answer(key, held, Tier::Memory, Freshness::Fresh, now))
-            }
-            // Apart, so that what waits weighs nothing where nobody does.
-            held => self.get_from_afar(key, held, now).await,
-        }
-    }
-
-    async fn get_from_afar(
+    pub(super) async fn get_from_afar(
         &self,
         key: &Key,
         held: Option<Held<F::Value>>,
@@ -264,6 +249,7 @@ impl<F: Form> Inner<F> {
     }
 
     /// Without a shared store nobody else can have changed anything.
+    #[inline]
     pub(super) fn is_believed(&self, times: &Times, now: u64) -> bool {
         match &self.shared {
             None => true,
@@ -302,7 +288,14 @@ impl<F: Form> Inner<F> {
     }
 
     #[inline(always)]
-    fn answer(&self, key: &Key, held: Held<F::Value>, tier: Tier, freshness: Freshness, now: u64) -> Answer<F::Value> {
+    pub(super) fn answer(
+        &self,
+        key: &Key,
+        held: Held<F::Value>,
+        tier: Tier,
+        freshness: Freshness,
+        now: u64,
+    ) -> Answer<F::Value> {
         let born = held.times().born;
         let value = held.into_value();
         // Names of nothing are not counted: anybody could make up any number of them.

@@ -28,6 +28,7 @@ mod engine;
 mod fill;
 mod flight;
 mod form;
+mod get;
 mod health;
 #[cfg(feature = "http-origin")]
 mod http;
@@ -45,6 +46,7 @@ mod value;
 pub use age::{Ages, Kind, Verdict, judge};
 pub use engine::{Answer, Cache, Freshness, Kept, Tier, Tiers, Unanswered};
 pub use form::{Form, Raw};
+pub use get::Get;
 #[cfg(feature = "http-origin")]
 pub use http::{HttpClient, HttpOrigin, HttpTerms, UrlTemplate};
 pub use key::Key;
@@ -53,6 +55,6 @@ pub use origin::{Failure, Fetched, Origin, OriginFuture, Reply, Validators};
 pub use pattern::KeyPattern;
 #[cfg(feature = "redis")]
 pub use redis::{Compression, RedisStore, RedisTerms, Shape};
-pub use store::{End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token};
+pub use store::{Borrowed, End, Follower, Following, Found, Lease, Look, Print, SharedStore, StoreFuture, Token};
 pub use terms::Terms;
 pub use value::Value;

@@ -1,0 +1,57 @@
+//! A get, up to where memory answers it.
+//!
+//! It is a future by hand, and not an `async fn`: so the answer of a hit is made where the caller wants it, and is not carried there
+//! through three places in memory, which took longer than to find it.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use super::engine::{Answer, Cache, Freshness, Tier, Unanswered};
+use super::form::Form;
+use super::key::Key;
+
+type Result<F> = std::result::Result<Answer<<F as Form>::Value>, Unanswered>;
+
+/// What [`Cache::get`] returns.
+#[must_use = "a future does nothing before it is awaited"]
+pub struct Get<'a, F: Form> {
+    cache: &'a Cache<F>,
+    key: &'a Key,
+    /// Where memory has no answer.
+    afar: Option<Pin<Box<dyn Future<Output = Result<F>> + Send + 'a>>>,
+}
+
+impl<F: Form> Cache<F> {
+    /// The value, from the first tier that has it fresh. It waits at most for the shared store and for the origin, each no
+    /// longer than its time-out.
+    #[inline]
+    pub fn get<'a>(&'a self, key: &'a Key) -> Get<'a, F> {
+        Get { cache: self, key, afar: None }
+    }
+}
+
+impl<F: Form> Future for Get<'_, F> {
+    type Output = Result<F>;
+
+    #[inline(always)]
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(afar) = &mut self.afar {
+            return afar.as_mut().poll(context);
+        }
+        let (cache, key) = (self.cache, self.key);
+        let (inner, now) = (&cache.inner, cache.inner.clock.now());
+        match inner.copies.get(key) {
+            Some(held) if now < held.times().fresh_until && inner.is_believed(held.times(), now) => {
+                Poll::Ready(Ok(inner.answer(key, held, Tier::Memory, Freshness::Fresh, now)))
+            }
+            held => self.afar.insert(Box::pin(cache.get_from_afar(key, held, now))).as_mut().poll(context),
+        }
+    }
+}
+
+impl<F: Form> fmt::Debug for Get<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Get").field("key", self.key).finish_non_exhaustive()
+    }
+}
