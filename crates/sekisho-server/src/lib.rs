@@ -14,6 +14,7 @@ mod conduct;
 pub mod config;
 mod connection;
 mod cookie;
+mod crew;
 mod crowd;
 pub mod describe;
 mod doctor;
@@ -43,6 +44,7 @@ mod start;
 mod tls;
 mod tokens;
 
+pub use crew::Crew;
 pub use doctor::{CheckResult, Diagnosis, doctor};
 pub use live::Handle;
 pub use server::{Addresses, Server, stop_signal};

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use crate::app::App;
 use crate::config::Config;
 use crate::connection::{Door, Side};
+use crate::crew::Crew;
 use crate::envoy::grpc::Grpc;
 use crate::live::{Handle, Live};
 use crate::quiet::quietly;
@@ -31,6 +32,7 @@ pub struct Server {
     grpc: Option<(TcpListener, Grpc)>,
     addresses: Addresses,
     live: Arc<Live>,
+    crew: Crew,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +70,7 @@ impl Server {
         };
         refuse_open_api(&config, addresses.api)?;
         let live = Live::new(App::new(config, backend)?)?;
-        Ok(Self { gateway, api, grpc: None, addresses, live })
+        Ok(Self { gateway, api, grpc: None, addresses, live, crew: Crew::default() })
     }
 
     /// Serves Envoy's rate-limit service as well.
@@ -81,6 +83,13 @@ impl Server {
         self.addresses.grpc = Some(*self.live.grpc_at.get_or_init(|| address));
         self.grpc = Some((listener, Grpc::new(Arc::clone(&self.live))));
         Ok(self)
+    }
+
+    /// Has connections served by threads of their own, and not by the runtime that this runs on.
+    #[must_use]
+    pub fn with_crew(mut self, crew: Crew) -> Self {
+        self.crew = crew;
+        self
     }
 
     pub fn addresses(&self) -> Addresses {
@@ -108,11 +117,11 @@ impl Server {
         }
         drop(app);
         {
-            let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections);
-            let api = accept(self.api, Door::new(&self.live, Side::Api), &connections);
+            let gateway = accept(self.gateway, Door::new(&self.live, Side::Gateway), &connections, &self.crew);
+            let api = accept(self.api, Door::new(&self.live, Side::Api), &connections, &self.crew);
             let calls = async {
                 match (&grpc, grpc_listener) {
-                    (Some(grpc), Some(listener)) => grpc.serve(listener, &connections).await,
+                    (Some(grpc), Some(listener)) => grpc.serve(listener, &connections, &self.crew).await,
                     _ => std::future::pending().await,
                 }
             };
@@ -211,12 +220,13 @@ async fn upkeep(live: &Live) {
     }
 }
 
-async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdown) {
+async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdown, crew: &Crew) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 if let Some(place) = door.admit(peer) {
-                    tokio::spawn(door.clone().serve(stream, peer, connections.watcher(), place));
+                    let (door, watcher) = (door.clone(), connections.watcher());
+                    crew.serve(stream, move |stream| door.serve(stream, peer, watcher, place));
                 }
             }
             Err(error) => {

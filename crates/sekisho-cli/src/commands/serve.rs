@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use sekisho_server::config::env::Environment;
 use sekisho_server::config::{Config, ConfigError, address};
-use sekisho_server::{Addresses, Server, StartError, stop_signal};
+use sekisho_server::{Addresses, Crew, Server, StartError, stop_signal};
 
 use super::reload;
 use crate::exit::{Failure, Outcome};
@@ -103,6 +103,8 @@ async fn serve(
         StartError::Policy(_) | StartError::OpenApi(_) | StartError::OpenGrpc(_) => Failure::Input(error.to_string()),
         _ => Failure::Server(error.to_string()),
     })?;
+    let crew = Crew::start().map_err(|error| Failure::Server(format!("threads cannot be started: {error}")))?;
+    let server = server.with_crew(crew);
     // Whoever is told that this serves may send signals at once.
     let stop = stop_signal().map_err(|error| Failure::Server(format!("signals cannot be heard: {error}")))?;
     let hangup = reload::hangup();

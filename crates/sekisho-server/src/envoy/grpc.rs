@@ -28,6 +28,7 @@ use tower::Service as _;
 use super::decide::should_rate_limit;
 use super::messages::{RateLimitRequest, RateLimitResponse};
 use crate::connection::{PREFACE, admit, begins_as_h2, http2};
+use crate::crew::Crew;
 use crate::crowd::{Crowd, Place};
 use crate::live::Live;
 use crate::quiet::quietly;
@@ -67,7 +68,7 @@ impl Grpc {
     }
 
     /// Accepts until it is dropped.
-    pub(crate) async fn serve(&self, listener: TcpListener, connections: &GracefulShutdown) {
+    pub(crate) async fn serve(&self, listener: TcpListener, connections: &GracefulShutdown, crew: &Crew) {
         for name in NAMES {
             self.reporter.set_service_status(name, ServingStatus::Serving).await;
         }
@@ -76,7 +77,8 @@ impl Grpc {
                 Ok((stream, _)) => {
                     // Envoys come from few addresses, with many connections each.
                     if let Some(place) = admit(&self.crowd, None, &self.live.app().config.connections) {
-                        tokio::spawn(self.clone().connect(stream, connections.watcher(), place));
+                        let (grpc, watcher) = (self.clone(), connections.watcher());
+                        crew.serve(stream, move |stream| grpc.connect(stream, watcher, place));
                     }
                 }
                 Err(error) => {

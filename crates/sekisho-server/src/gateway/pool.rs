@@ -29,11 +29,14 @@ use super::bell::Watch;
 use super::upload::Upload;
 use crate::alarm::Alarm;
 use crate::config::{Action, Route, Upstream};
+use crate::crew;
 use crate::start::StartError;
 
 /// How long an idle connection to an upstream is kept. Shorter than servers keep theirs (nginx 75 s, Node 5 s is the
 /// exception): whoever closes first loses no request.
 const IDLE: Duration = Duration::from_secs(30);
+/// More threads than this share.
+const LANES: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 type Cause = Box<dyn std::error::Error + Send + Sync>;
@@ -56,8 +59,9 @@ pub(super) struct Pool {
     /// What requests say in `Host`.
     pub(super) host: HeaderValue,
     connector: Connector,
-    /// The last one used is the first one taken: the others grow old.
-    idle: Mutex<Vec<(Link, Instant)>>,
+    /// By thread, because a link's events come to the thread that made it. The last one used is the first one taken: the
+    /// others grow old.
+    idle: [Mutex<Vec<(Link, Instant)>>; LANES],
 }
 
 /// Why there is no answer.
@@ -119,7 +123,7 @@ impl Upstreams {
     /// Closes what has been idle for too long.
     pub(crate) fn upkeep(&self) {
         for pool in &self.0 {
-            pool.idle.lock().retain(|(_, since)| since.elapsed() < IDLE);
+            pool.idle.iter().for_each(|lane| lane.lock().retain(|(_, since)| since.elapsed() < IDLE));
         }
     }
 }
@@ -136,7 +140,7 @@ impl Pool {
             host: HeaderValue::from_str(host).map_err(|error| bad(error.into()))?,
             uri: Uri::builder().scheme(scheme).authority(authority.clone()).path_and_query("/").build().map_err(bad)?,
             connector,
-            idle: Mutex::default(),
+            idle: std::array::from_fn(|_| Mutex::default()),
         })
     }
 
@@ -173,7 +177,7 @@ impl Pool {
     /// To be used again. Whether it can be is seen then.
     pub(super) fn keep(&self, link: Link) {
         if link.connection.is_some() {
-            self.idle.lock().push((link, Instant::now()));
+            self.lane().lock().push((link, Instant::now()));
         }
     }
 
@@ -184,6 +188,10 @@ impl Pool {
         }
     }
 
+    fn lane(&self) -> &Mutex<Vec<(Link, Instant)>> {
+        &self.idle[crew::hand() % LANES]
+    }
+
     fn is_for(&self, upstream: &Upstream) -> bool {
         self.upstream.authority == upstream.authority && self.upstream.scheme == upstream.scheme
     }
@@ -191,7 +199,7 @@ impl Pool {
     /// One that is there and ready for a request.
     fn take(&self) -> Option<Link> {
         loop {
-            let (mut link, since) = self.idle.lock().pop()?;
+            let (mut link, since) = self.lane().lock().pop()?;
             if since.elapsed() < IDLE {
                 link.watch.glance(|cx| drive(&mut link.connection, cx));
                 if link.connection.is_some() && link.requests.is_ready() {
