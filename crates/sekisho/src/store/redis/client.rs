@@ -176,7 +176,16 @@ impl Redis {
     /// It ends within `Options::timeout`. A script that may have run is sent again only if the job is repeatable.
     /// Dropping the future withdraws a job that waits for its turn, and leaves one that was sent to run.
     pub async fn run(&self, script: &Arc<Script>, job: Job) -> Result<Value, Error> {
-        let deadline = Instant::now() + self.inner.options.timeout;
+        self.run_until(self.deadline(), script, job).await
+    }
+
+    /// Of what begins now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.inner.options.timeout
+    }
+
+    /// As [`run`](Self::run), for what takes several calls and has one deadline.
+    pub(crate) async fn run_until(&self, deadline: Instant, script: &Arc<Script>, job: Job) -> Result<Value, Error> {
         let mut sent = false;
         match timeout_at(deadline, self.inner.attempts(script, job, deadline, &mut sent)).await {
             Ok(answer) => answer,
