@@ -20,7 +20,7 @@ use super::store::{
 use crate::clock::{Clock, Timestamp, WallClock};
 use crate::error::{Error, Invalid};
 use crate::key::write_record_key;
-use crate::store::redis::{Job, Options, Redis, Script};
+use crate::store::redis::{Job, Options, Redis, Script, Standing};
 use decode::Reply;
 use encode::{EndStage, Stage, When};
 
@@ -77,7 +77,7 @@ impl RedisStore {
         &self.redis
     }
 
-    fn standing(&self, target: &Target) -> (bool, u64) {
+    fn standing(&self, target: &Target) -> Standing {
         let Target { policy, subject, endpoint } = target;
         self.redis.standing(|key| write_record_key(key, policy.name(), subject, endpoint.as_ref()))
     }
@@ -271,7 +271,11 @@ impl LimitStore for RedisStore {
     }
 
     fn is_reachable(&self, target: &Target) -> bool {
-        self.standing(target).0
+        self.standing(target).is_up
+    }
+
+    fn is_trusted(&self, target: &Target) -> bool {
+        self.standing(target).is_trusted
     }
 
     fn is_well(&self) -> bool {
@@ -279,7 +283,7 @@ impl LimitStore for RedisStore {
     }
 
     fn life(&self, target: &Target) -> u64 {
-        self.standing(target).1
+        self.standing(target).life
     }
 
     fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {
