@@ -30,7 +30,8 @@ pub(crate) fn text(port: u16, path: &str) -> Result<String> {
     exchange(port, "GET", path, "", "")
 }
 
-fn exchange(port: u16, method: &str, path: &str, headers: &str, body: &str) -> Result<String> {
+/// The whole answer as it came.
+pub(crate) fn exchange(port: u16, method: &str, path: &str, headers: &str, body: &str) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let length = body.len();

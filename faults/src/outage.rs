@@ -154,10 +154,16 @@ impl Outage {
         compare(&self.entries, rig, missing, surplus)
     }
 
-    /// Decisions that were under way when Redis stopped: they may have been counted there too.
+    /// Decisions that were under way when Redis stopped, or that waited for it in vain: they may have been counted there too.
     pub(crate) fn under_way(&self, rig: &Rig) -> Bound {
-        let slow = |entry: &&Entry| entry.label != Label::Shared && entry.took() >= rig.settings.deadline.mul_f64(0.8);
-        let amounts = self.entries.iter().filter(slow).map(|entry| entry.amount.max(1)).sum();
+        let noticed: Vec<Duration> = (0..rig.instances.len())
+            .map(|instance| to_notice(&self.entries, self.fault, &[instance]).unwrap_or_default() + self.fault)
+            .collect();
+        let waited = |entry: &&Entry| {
+            let is_first = entry.done >= self.fault && entry.sent <= noticed[entry.instance];
+            entry.label != Label::Shared && (is_first || entry.took() >= rig.settings.deadline.mul_f64(0.8))
+        };
+        let amounts = self.entries.iter().filter(waited).map(|entry| entry.amount.max(1)).sum();
         Bound { words: "decisions that waited for Redis", count: amounts }
     }
 }

@@ -179,14 +179,23 @@ pub(crate) fn targets(outcomes: &[Outcome]) -> String {
     text
 }
 
-const BEGIN: &str = "<!-- made by cargo xtask faults -->\n";
-const END: &str = "<!-- end of what is made -->";
+/// A place on the page that is made by a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    begin: &'static str,
+    end: &'static str,
+}
+
+pub(crate) const ROWS: Place =
+    Place { begin: "<!-- made by cargo xtask faults -->\n", end: "<!-- end of what is made -->" };
+pub(crate) const SOAK: Place = Place { begin: "<!-- made by cargo xtask soak -->\n", end: "<!-- end of the soak -->" };
 
 /// Puts the tables where the page has its markers.
-pub(crate) fn write(page: &Path, made: &str) -> Result<()> {
-    let text = fs::read_to_string(page).with_context(|| page.display().to_string())?;
-    let (before, rest) = text.split_once(BEGIN).context("the page has no place for what is made")?;
-    let (_, after) = rest.split_once(END).context("the page does not say where what is made ends")?;
-    fs::write(page, format!("{before}{BEGIN}\n{made}\n{END}{after}"))?;
+pub(crate) fn write(place: Place, made: &str) -> Result<()> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs").join("guarantees.md");
+    let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    let (before, rest) = text.split_once(place.begin).context("the page has no place for what is made")?;
+    let (_, after) = rest.split_once(place.end).context("the page does not say where what is made ends")?;
+    fs::write(&page, format!("{before}{}\n{made}\n{}{after}", place.begin, place.end))?;
     Ok(())
 }

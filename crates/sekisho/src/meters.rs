@@ -174,7 +174,10 @@ fn describe() {
     describe_histogram!("sekisho_window_requests", "What windows had counted after each decision: their distribution");
     describe_counter!("sekisho_backend_errors_total", "Decisions that the store failed to make");
     describe_counter!("sekisho_write_backs_total", "Subjects whose local decisions were added to the store's");
-    describe_gauge!("sekisho_write_back_pending", "Subjects whose local decisions the store does not know yet");
+    describe_gauge!(
+        "sekisho_write_back_pending",
+        "Subjects whose local decisions, and reservations whose ends, the store does not know yet"
+    );
     describe_gauge!("sekisho_instances", "Instances that share the store, as last counted");
     describe_counter!("sekisho_degraded_decisions_total", "Decisions made without the store, by who made them");
 }

@@ -1,5 +1,6 @@
 //! What happens on the way to Redis. Each instance has a proxy of its own.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -7,7 +8,7 @@ use sekisho_testkit::{Fault, FaultProxy, RedisServer};
 
 use crate::check::percentile;
 use crate::clock::{now, pass};
-use crate::ledger::Label;
+use crate::ledger::{Label, Op};
 use crate::load::Mix;
 use crate::outage::{Bound, Outage, WARM};
 use crate::report::{Line, Target, time};
@@ -46,13 +47,19 @@ impl Wired {
     }
 }
 
-/// Changes between who decides, over all instances, from the fault to its end.
+/// Changes between who decides on an instance, from the fault to its end. Who decides is who gave most answers of a tenth of a
+/// second: one that is late among many is no change. What is settled says nothing about it.
 fn changes(outage: &Outage, instance: usize) -> usize {
+    let mut tenths: BTreeMap<u128, i64> = BTreeMap::new();
     let during = outage.entries.iter().filter(|entry| {
-        entry.instance == instance && entry.op.is_decision() && entry.done >= outage.fault && entry.sent <= outage.ended
+        entry.instance == instance && entry.op == Op::Check && entry.done >= outage.fault && entry.sent <= outage.ended
     });
-    let labels: Vec<Label> = during.map(|entry| entry.label).collect();
-    labels.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    for entry in during {
+        let tenth = tenths.entry(entry.done.as_millis() / 100).or_default();
+        *tenth += if entry.label == Label::Shared { 1 } else { -1 };
+    }
+    let deciding: Vec<bool> = tenths.into_values().filter(|votes| *votes != 0).map(|votes| votes > 0).collect();
+    deciding.windows(2).filter(|pair| pair[0] != pair[1]).count()
 }
 
 pub(super) fn slow(seed: u64) -> Result<Vec<Line>> {
@@ -71,8 +78,9 @@ pub(super) fn slow(seed: u64) -> Result<Vec<Line>> {
         let during =
             outage.entries.iter().filter(|entry| entry.sent >= begun && entry.done <= ended && entry.op.is_decision());
         let during: Vec<_> = during.collect();
+        let checks = || during.iter().filter(|entry| entry.op == Op::Check);
         let shared =
-            during.iter().filter(|entry| entry.label == Label::Shared).count() as f64 / during.len().max(1) as f64;
+            checks().filter(|entry| entry.label == Label::Shared).count() as f64 / checks().count().max(1) as f64;
         let p99 = percentile(during.iter().map(|entry| entry.took()).collect(), 99.0);
         let bound = wired.rig.settings.deadline + Duration::from_millis(5);
         let mut line = Line::within("99 % of decisions, replies late", p99, bound);

@@ -25,7 +25,7 @@ pub(super) struct Class {
 }
 
 /// With what was last seen carried over, a total outage admits a tenth more at most.
-const CARRIED: f64 = 0.10;
+pub(super) const CARRIED: f64 = 0.10;
 /// Two of three cut off: each gives its share, and the third the whole limit.
 const CUT_OFF: f64 = 2.0 / 3.0;
 

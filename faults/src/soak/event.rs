@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
+use super::classes::CARRIED;
 use crate::check::{failures, over, percentile, to_be_back};
 use crate::ledger::{Entry, Label, Op, Outcome};
 use crate::load::HOT;
 use crate::outage::{Bound, compare};
-use crate::report::{Line, percent, time};
+use crate::report::{Line, percent};
 use crate::rig::Rig;
 
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +34,15 @@ impl Event {
         format!("{}:{:02} {}", at / 60, at % 60, self.name)
     }
 
+    /// How much more than the limit may be admitted. Without a fault that concerns Redis nothing, as long as it decided
+    /// everything: on a machine with more to do than cores a decision may miss its deadline all the same.
+    fn most(&self, degraded: f64) -> (f64, String) {
+        if self.over == 0.0 && degraded > 0.0 {
+            return (CARRIED, format!("deadlines were missed: {}", percent(CARRIED)));
+        }
+        (self.over, percent(self.over))
+    }
+
     pub(super) fn judge(&self, entries: &[Entry], rig: &Rig) -> Vec<Line> {
         let until = self.ended + rig.settings.window;
         let meanwhile: Vec<Entry> =
@@ -43,9 +53,10 @@ impl Event {
         let slow = percentile(decisions().map(Entry::took).collect(), 99.0);
         let degraded =
             decisions().filter(|entry| entry.label != Label::Shared).count() as f64 / decisions().count().max(1) as f64;
+        let (bound, words) = self.most(degraded);
         vec![
             failed(&meanwhile),
-            Line::new("over the limit, worst window", percent(self.over), percent(share), share <= self.over),
+            Line::new("over the limit, worst window", words, percent(share), share <= bound),
             Line::within("time to be back", to_be_back(&meanwhile, self.ended), Duration::from_secs(2)),
             Line::within("99 % of decisions", slow, rig.settings.deadline + Duration::from_millis(5)),
             Line::new("decided by memory", "", percent(degraded), true),
@@ -83,6 +94,6 @@ pub(super) fn whole(entries: &[Entry], rig: &Rig, events: &[Event]) -> Result<Ve
     let kills = events.iter().filter(|event| event.name.contains("instance killed")).count();
     lines.push(Line::new("requests cut", "those under way at a kill: 36 each", cut.to_string(), cut <= kills * 36));
     let lost = entries.iter().filter(|entry| entry.op == Op::Session && entry.outcome == Outcome::Unknown).count();
-    lines.push(Line::new("sessions not found", "", format!("{lost}: {}", time(Duration::ZERO)), true));
+    lines.push(Line::new("sessions not found", "", lost.to_string(), true));
     Ok(lines)
 }

@@ -16,8 +16,11 @@ use self::event::Event;
 use self::site::Site;
 use crate::clock::{now, pass};
 use crate::load::{Load, Mix};
-use crate::report::{Line, table_of};
+use crate::report::{self, Line, table_of};
 use crate::rig::Figures;
+
+/// A shorter soak does not go on the page.
+const WHOLE: f64 = 10.0;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
@@ -86,15 +89,14 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     whole.extend(event::whole(&entries, &site.rig, &events)?);
     whole.extend(growth(before, crowded, after));
     rows.push(("all of it".to_owned(), whole));
-    println!("\n{}", table_of(&rows));
     let holds = rows.iter().flat_map(|(_, lines)| lines).all(|line| line.holds);
     let words = if holds { "all holds" } else { "something does not hold" };
-    println!(
-        "seed {}: {words}; {} decisions and more in {:.0} s",
-        plan.seed,
-        entries.len(),
-        now().saturating_sub(begun).as_secs_f64()
-    );
+    let took = now().saturating_sub(begun).as_secs_f64();
+    let made = format!("Seed {}: {words}; {} answers in {took:.0} s.\n\n{}", plan.seed, entries.len(), table_of(&rows));
+    println!("\n{made}");
+    if plan.minutes >= WHOLE {
+        report::write(report::SOAK, &made)?;
+    }
     Ok(holds)
 }
 

@@ -30,8 +30,9 @@ pub(super) async fn ready(app: &App) -> Response {
         |ping: Result<(), Error>| ping.inspect_err(|error| tracing::debug!(%error, "the store did not answer")).is_ok();
     // They may be on two servers, and have two connections where they are not.
     let (limits, sessions) = tokio::join!(app.gate.limits().ping(), app.sessions.ping());
-    let (answers, has_sessions) = (answered(limits) && app.backend.limits.is_well(), answered(sessions));
-    let is_memory = app.backend.kind == BackendKind::Memory || !answers;
+    let (answers, has_sessions) = (answered(limits), answered(sessions));
+    let is_shared = answers && app.backend.limits.is_well();
+    let is_memory = app.backend.kind == BackendKind::Memory || !is_shared;
     // An instance that decides by itself is more use than none.
     let decides = answers || app.config.store.on_failure != OnFailure::Closed;
     let needs_sessions = app.config.needs_sessions();
@@ -44,7 +45,7 @@ pub(super) async fn ready(app: &App) -> Response {
         "checks": {
             "api_key_configured": has_secrets,
             "rate_limiter_backend": if is_memory { "in_memory" } else { "redis" },
-            "rate_limiter_ok": answers,
+            "rate_limiter_ok": is_shared,
             "config_ok": app.metrics.is_config_ok(),
         },
     });

@@ -89,7 +89,13 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Whether every server that this store needs answers, as far as is known without asking.
+    /// False while the store should not decide for this target if somebody else can: it was away, has just come back, and
+    /// may not have been told yet what was decided meanwhile. It can be told.
+    fn is_trusted(&self, _target: &Target) -> bool {
+        true
+    }
+
+    /// Whether every server that this store needs answers and is trusted, as far as is known without asking.
     fn is_well(&self) -> bool {
         true
     }
@@ -108,7 +114,7 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
 /// What a store that can be away knows of the time without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Standing {
-    /// Targets whose local decisions are not in the store yet.
+    /// Targets whose local decisions, and reservations whose ends, are not in the store yet.
     pub owing: u64,
     /// Targets whose local decisions were added to it.
     pub written_back: u64,

@@ -4,17 +4,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
-use super::{End, Fallback, Inner, LAST_TRY};
-use crate::error::Error;
+use super::{End, Fallback, Inner, Paid};
 
 /// So many subjects at a time, with a pause after each such batch: a store that has just come back has enough to do.
 const BATCH: usize = 64;
-const PAUSE: Duration = Duration::from_millis(25);
-/// Before a store that is away is looked at again. It costs nothing: whether it is reachable is known without asking.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Wakes the caretaker.
 #[derive(Debug, Clone, Default)]
@@ -46,6 +45,17 @@ impl Fallback {
     pub async fn write_back(&self) {
         self.inner.write_back().await;
     }
+
+    /// With nobody waiting, who could be told that the store does not answer: it is told later then.
+    pub(super) fn end_in_background(&self, end: End) {
+        match Handle::try_current() {
+            Ok(runtime) => {
+                let inner = Arc::clone(&self.inner);
+                runtime.spawn(async move { drop(inner.end(&end).await) });
+            }
+            Err(_) => self.inner.later(end, 0),
+        }
+    }
 }
 
 async fn tend(inner: Weak<Inner>, bell: Bell) {
@@ -53,64 +63,55 @@ async fn tend(inner: Weak<Inner>, bell: Bell) {
         bell.0.notified().await;
         loop {
             let Some(inner) = inner.upgrade() else { return };
-            let is_done = inner.write_back_some().await;
-            let pause = if is_done && inner.has_told_all() {
-                break;
-            } else if is_done {
-                LOOK_AGAIN
-            } else {
-                PAUSE
-            };
-            drop(inner);
-            sleep(pause).await;
+            match inner.write_back_some().await {
+                Round::Done if inner.has_told_all() => break,
+                Round::Free => yield_now().await,
+                // A store that is away is looked at as often. It costs nothing: whether it is reachable is known without
+                // asking.
+                Round::Done | Round::Told => {
+                    drop(inner);
+                    sleep(PAUSE).await;
+                }
+            }
         }
     }
 }
 
 impl Inner {
     fn has_told_all(&self) -> bool {
-        self.local.debts() == 0 && self.pending.lock().is_empty()
+        self.local.debts() == 0 && self.pending.len() == 0
     }
 
     async fn write_back(&self) {
-        while !self.write_back_some().await {}
+        while self.write_back_some().await != Round::Done {}
     }
 
-    /// True if there is nothing more to tell for now: all is told, or what is left waits for its server.
-    async fn write_back_some(&self) -> bool {
+    async fn write_back_some(&self) -> Round {
         let owed = self.local.longest_owed(BATCH);
         let reachable: Vec<_> = owed.iter().filter(|target| self.store.is_reachable(target)).collect();
-        let paid = join_all(reachable.iter().map(|target| self.pay(target))).await;
-        let are_paid = paid.iter().filter(|paid| paid.is_ok()).count();
+        let paid = join_all(reachable.iter().map(|target| self.pay(target, self.is_settling(target)))).await;
+        let some_are = |wanted: Paid| paid.iter().any(|paid| paid.as_ref().is_ok_and(|paid| *paid == wanted));
+        let (is_sent, is_closed) = (some_are(Paid::Sent), some_are(Paid::Closed));
+        let is_more_to_end = self.tell_ends(BATCH).await;
         // With some servers away, those that are reachable may stand behind a whole batch of others.
-        let more_to_pay = are_paid > 0 && self.local.debts() > 0;
-        let more_to_end = self.tell_ends().await;
-        !(more_to_pay || more_to_end)
-    }
-
-    /// True if some were told and more are left.
-    async fn tell_ends(&self) -> bool {
-        let ends: Vec<_> = {
-            let mut pending = self.pending.lock();
-            let some = pending.len().min(BATCH);
-            pending.drain(..some).collect()
-        };
-        let tell = async |end: &End| {
-            if !end.targets.iter().all(|target| self.store.is_reachable(target)) {
-                return Err(Error::Unavailable { reason: "away".into(), may_have_run: false });
-            }
-            self.hand_over(end.targets.iter()).await?;
-            self.note(self.store.end(end).await)
-        };
-        let answers = join_all(ends.iter().map(|(end, _)| tell(end))).await;
-        let mut told = 0;
-        for ((end, tries), answer) in ends.into_iter().zip(answers) {
-            match answer {
-                Err(Error::Unavailable { .. }) => self.pending.lock().push_back((end, tries)),
-                Err(Error::UnknownReservation) if tries < LAST_TRY => self.pending.lock().push_back((end, tries + 1)),
-                _ => told += 1,
-            }
+        let is_more_to_pay = self.local.debts() > 0;
+        if is_more_to_end || is_sent && is_more_to_pay {
+            Round::Told
+        } else if is_closed && is_more_to_pay {
+            Round::Free
+        } else {
+            Round::Done
         }
-        told > 0 && !self.pending.lock().is_empty()
     }
+}
+
+/// What a batch came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Round {
+    /// There is nothing more to tell for now: all is told, or what is left waits for its server.
+    Done,
+    /// The store was told something, and more is left.
+    Told,
+    /// More is left, and the store had nothing to do.
+    Free,
 }

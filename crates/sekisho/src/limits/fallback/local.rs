@@ -48,9 +48,11 @@ pub(super) struct Local {
 
 #[derive(Debug, Default)]
 struct Books {
-    debts: HashMap<Fingerprint, Debt>,
-    /// Oldest first.
-    order: VecDeque<Fingerprint>,
+    /// In boxes, because all of them move at once when the table grows, and decisions wait for that.
+    debts: HashMap<Fingerprint, Box<Debt>>,
+    /// Oldest first, by their numbers: one that was paid and owed anew has a new one.
+    order: VecDeque<(Fingerprint, u64)>,
+    last: u64,
     /// By the address of the policy, which is kept with it.
     parts: HashMap<usize, (Arc<Policy>, Arc<Policy>)>,
     share: Option<Share>,
@@ -62,6 +64,7 @@ struct Books {
 #[derive(Debug)]
 struct Debt {
     target: Target,
+    number: u64,
     /// What was begun with, by which policy, if anything was decided since the last parcel was closed.
     first: Option<(Record, Arc<Policy>)>,
     /// On its way, or to be sent again: whether it has arrived is not known.
@@ -194,10 +197,11 @@ impl Local {
         let seen = self.seen.get(&print);
         let first = first_record(&target.policy, &part.policy, seen.as_ref(), share, self.memory.now());
         self.memory.exchange(&part, first.clone())?;
-        let Books { debts, order, .. } = books;
+        let Books { debts, order, last, .. } = books;
         let debt = debts.entry(print).or_insert_with(|| {
-            order.push_back(print);
-            Debt { target: target.clone(), first: None, parcel: None }
+            *last += 1;
+            order.push_back((print, *last));
+            Box::new(Debt { target: target.clone(), number: *last, first: None, parcel: None })
         });
         debt.first = Some((first, Arc::clone(&part.policy)));
         self.debts.store(debts.len(), Ordering::Relaxed);
@@ -210,19 +214,22 @@ impl Local {
     }
 
     /// What to hand over for `target`: the same parcel as before until it has arrived, then whatever came since. `life` is
-    /// the store's now.
-    pub(super) fn owed(&self, target: &Target, life: u64) -> Owed {
+    /// the store's now. If this instance `goes_on` to decide, it does so from where it stands.
+    pub(super) fn owed(&self, target: &Target, life: u64, goes_on: bool) -> Owed {
         let print = self.memory.fingerprint(target);
         let mut books = self.books.lock();
         let Some(debt) = books.debts.get_mut(&print) else { return Owed::Nothing };
         if let Some(parcel) = &debt.parcel {
             return Owed::Parcel(Arc::clone(parcel));
         }
-        if let Some(parcel) = debt.first.take().and_then(|first| self.close(print, &debt.target, first, life)) {
+        let parcel = debt.first.take().and_then(|first| self.close(print, debt, first, life, goes_on));
+        if let Some(parcel) = parcel {
             debt.parcel = Some(Arc::clone(&parcel));
             return Owed::Parcel(parcel);
         }
-        self.settle_up(&mut books, print);
+        if debt.first.is_none() {
+            self.settle_up(&mut books, print);
+        }
         Owed::Nothing
     }
 
@@ -230,14 +237,22 @@ impl Local {
     fn close(
         &self,
         print: Fingerprint,
-        target: &Target,
+        debt: &mut Debt,
         first: (Record, Arc<Policy>),
         life: u64,
+        goes_on: bool,
     ) -> Option<Arc<Operation>> {
+        let target = &debt.target;
         let (first, part) = first;
         let of_part = Target { policy: Arc::clone(&part), ..target.clone() };
         let record = self.memory.exchange(&of_part, Record::fresh(&part)).ok()?;
         let now = self.memory.now();
+        if goes_on {
+            let rest = told(record.clone());
+            // It fitted a moment ago.
+            self.memory.exchange(&of_part, rest.clone()).ok()?;
+            debt.first = Some((rest, Arc::clone(&part)));
+        }
         let seen = self.seen.get(&print).unwrap_or_else(|| Seen::nothing(&target.policy, now, life));
         let mut adoption = spent_since(&part, first, &record, now)?;
         if seen.life != life {
@@ -278,9 +293,10 @@ impl Local {
             if targets.len() == most {
                 break;
             }
-            let Some(print) = books.order.pop_front() else { break };
-            let Some(target) = books.debts.get(&print).map(|debt| debt.target.clone()) else { continue };
-            books.order.push_back(print);
+            let Some((print, number)) = books.order.pop_front() else { break };
+            let debt = books.debts.get(&print).filter(|debt| debt.number == number);
+            let Some(target) = debt.map(|debt| debt.target.clone()) else { continue };
+            books.order.push_back((print, number));
             targets.push(target);
         }
         targets
@@ -302,6 +318,13 @@ impl Local {
         }
         Some(Operation::Adopt(super::share::only_at_least(at_least)))
     }
+}
+
+/// What this instance goes on from when the store has been told all of it. What is held is ended there from now on, and
+/// counts here until its lease is over.
+fn told(mut record: Record) -> Record {
+    record.holds.iter_mut().for_each(|hold| hold.tag = Tag::NONE);
+    record
 }
 
 impl Books {

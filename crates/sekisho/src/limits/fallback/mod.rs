@@ -8,6 +8,8 @@
 
 #[cfg(feature = "redis")]
 mod caretaker;
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only the caretaker tells"))]
+mod ends;
 mod local;
 #[cfg(all(test, feature = "redis"))]
 mod model;
@@ -15,12 +17,10 @@ mod share;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use futures_util::future::join;
-use parking_lot::Mutex;
+use futures_util::future::{Either, select};
 use smallvec::smallvec;
 
 use super::decision::{Degraded, Ending};
@@ -31,14 +31,9 @@ use super::store::{
 };
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Invalid};
+use ends::{LAST_TRY, Pending};
 use local::{Local, Owed};
 pub use share::Share;
-
-/// Ends that the store has not been told. More are left to their leases.
-const PENDING: usize = 65_536;
-
-/// How often a store is asked to end a reservation that it does not know: whoever made it may not have told it yet.
-const LAST_TRY: u8 = 20;
 
 /// A store, and what to answer without it.
 #[derive(Debug, Clone)]
@@ -55,8 +50,7 @@ struct Inner {
     fleet: Arc<dyn Fleet>,
     is_away: AtomicBool,
     local: Local,
-    /// Oldest first, with how often the store did not know the reservation.
-    pending: Mutex<VecDeque<(End, u8)>>,
+    pending: Pending,
     #[cfg(feature = "redis")]
     caretaker: caretaker::Bell,
     written_back: AtomicU64,
@@ -89,13 +83,14 @@ impl Fallback {
         clock: Arc<dyn Clock>,
         fleet: Arc<dyn Fleet>,
     ) -> Self {
+        let is_away = AtomicBool::new(!store.is_well());
         let inner = Inner {
             store,
             on_failure,
             fleet,
-            is_away: AtomicBool::new(false),
+            is_away,
             local: Local::new(clock),
-            pending: Mutex::default(),
+            pending: Pending::default(),
             #[cfg(feature = "redis")]
             caretaker: caretaker::Bell::default(),
             written_back: AtomicU64::new(0),
@@ -103,7 +98,7 @@ impl Fallback {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Whether the last calls found the store, or a part of it, not answering.
+    /// Whether the last calls found the store, or a part of it, not answering, or not trusted yet.
     pub fn is_away(&self) -> bool {
         self.inner.is_away.load(Ordering::Relaxed)
     }
@@ -138,7 +133,23 @@ impl Inner {
         policy.on_failure_or(self.on_failure) == OnFailure::Memory
     }
 
+    /// It has just come back, and this instance can go on by itself until all have told it what they admitted: one that
+    /// asked it now would be given what others have given already.
+    fn is_too_early<'a>(&self, targets: impl Iterator<Item = &'a Target> + Clone) -> bool {
+        self.is_away.load(Ordering::Relaxed)
+            && strictest(targets.clone().map(|target| &*target.policy), self.on_failure) == OnFailure::Memory
+            && targets.filter(|target| self.is_memory(&target.policy)).any(|target| self.is_settling(target))
+    }
+
+    /// Back, and not trusted yet.
+    fn is_settling(&self, target: &Target) -> bool {
+        !self.store.is_trusted(target) && self.store.is_reachable(target)
+    }
+
     async fn take(&self, take: &Take) -> Result<Taken, Error> {
+        if self.is_too_early(take.demands.iter().map(|demand| &demand.target)) {
+            return self.take_without(take, "the store has just come back".to_owned(), false);
+        }
         let targets = || take.demands.iter().map(|demand| &demand.target);
         let (handed_over, answer) = self.after_handing_over(targets(), || self.store.take(take)).await;
         match answer {
@@ -154,8 +165,8 @@ impl Inner {
         }
     }
 
-    /// Sends what the store is owed for `targets`, and `call` right behind it: it comes second there, and both have one
-    /// deadline. With whether the store has all of it now.
+    /// Sends what the store is owed for `targets`, and `call` right behind it: it comes second there, and nobody waits for
+    /// longer than its answer takes. With whether the store has surely got all of it.
     async fn after_handing_over<'a, 'b, T: Unpin + 'b>(
         &self,
         targets: impl Iterator<Item = &'a Target> + Clone,
@@ -164,8 +175,13 @@ impl Inner {
         if self.has_nothing_to_hand_over(targets.clone()) {
             return (true, self.note(call().await));
         }
-        let (handed_over, answer) = Box::pin(join(self.hand_over(targets), async { call().await })).await;
-        (handed_over.is_ok(), self.note(answer))
+        let (handing_over, call) = (Box::pin(self.hand_over(targets)), Box::pin(async { call().await }));
+        let (handed_over, answer) = match select(handing_over, call).await {
+            Either::Left((handed_over, call)) => (handed_over.is_ok(), call.await),
+            // What may not have arrived is sent again.
+            Either::Right((answer, _)) => (false, answer),
+        };
+        (handed_over, self.note(answer))
     }
 
     fn has_nothing_to_hand_over<'a>(&self, targets: impl Iterator<Item = &'a Target>) -> bool {
@@ -211,20 +227,28 @@ impl Inner {
     async fn hand_over<'a>(&self, targets: impl Iterator<Item = &'a Target> + Clone) -> Result<(), Error> {
         for target in targets.filter(|target| self.is_memory(&target.policy)) {
             if self.local.owes(target) {
-                Box::pin(self.pay(target)).await?;
-            } else if let Some(lost) = self.local.lost(target, self.store.life(target)) {
-                Box::pin(self.restore(target, &lost)).await?;
+                let goes_on = self.is_settling(target);
+                Box::pin(self.pay(target, goes_on)).await?;
+            } else {
+                Box::pin(self.restore(target)).await?;
             }
         }
         Ok(())
     }
 
-    async fn pay(&self, target: &Target) -> Result<(), Error> {
+    /// Hands over all that is owed for `target`. If this instance `goes_on` to decide, it does so from where it stands.
+    async fn pay(&self, target: &Target, goes_on: bool) -> Result<Paid, Error> {
+        let mut paid = if goes_on { Paid::Nothing } else { Paid::Closed };
         loop {
             if !self.store.is_reachable(target) {
                 return Err(Error::Unavailable { reason: "the store is away".into(), may_have_run: false });
             }
-            let Owed::Parcel(parcel) = self.local.owed(target, self.store.life(target)) else { return Ok(()) };
+            let owed = self.local.owed(target, self.store.life(target), goes_on);
+            let Owed::Parcel(parcel) = owed else {
+                // Nobody was admitted here, and what was last seen may be lost all the same.
+                self.restore(target).await?;
+                return Ok(paid);
+            };
             let answer = self.note(self.store.operate(target, &parcel).await);
             if let Err(error @ Error::Unavailable { .. }) = answer {
                 return Err(error);
@@ -237,18 +261,32 @@ impl Inner {
             }
             self.local.arrived(target, &parcel);
             self.written_back.fetch_add(1, Ordering::Relaxed);
+            paid = Paid::Sent;
         }
     }
 
     /// A store that has begun anew counts at least what was last seen in it.
-    async fn restore(&self, target: &Target, lost: &Operation) -> Result<(), Error> {
-        match self.note(self.store.operate(target, lost).await) {
+    async fn restore(&self, target: &Target) -> Result<(), Error> {
+        let Some(lost) = self.local.lost(target, self.store.life(target)) else { return Ok(()) };
+        match self.note(self.store.operate(target, &lost).await) {
             Ok(taken) => self.saw(std::iter::once(target), &taken),
             Err(error @ Error::Unavailable { .. }) => return Err(error),
             // The decision itself will say what is wrong there.
             Err(_) => {}
         }
         Ok(())
+    }
+
+    /// What an operator changes is begun with anew here; what has happened is known here first for as long as this instance
+    /// decides.
+    async fn hand_over_before(&self, target: &Target, operation: &Operation) -> Result<(), Error> {
+        if !self.is_too_early(std::iter::once(target)) {
+            return self.hand_over(std::iter::once(target)).await;
+        }
+        if matches!(operation, Operation::Block { .. } | Operation::Charge(_)) {
+            return Err(Error::Unavailable { reason: "the store has just come back".into(), may_have_run: false });
+        }
+        self.pay(target, false).await.map(drop)
     }
 
     fn owes(&self) {
@@ -287,19 +325,8 @@ impl Inner {
         Some(answer)
     }
 
-    /// Told to the store when it answers again.
-    fn later(&self, end: End, tries: u8) {
-        let mut pending = self.pending.lock();
-        if pending.len() < PENDING {
-            pending.push_back((end, tries));
-        }
-        drop(pending);
-        #[cfg(feature = "redis")]
-        self.caretaker.ring();
-    }
-
     async fn operate(&self, target: &Target, operation: &Operation) -> Result<Taken, Error> {
-        let answer = match self.hand_over(std::iter::once(target)).await {
+        let answer = match self.hand_over_before(target, operation).await {
             Ok(()) => self.note(self.store.operate(target, operation).await),
             Err(error) => Err(error),
         };
@@ -320,6 +347,17 @@ impl Inner {
             error => error,
         }
     }
+}
+
+/// What became of a debt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Paid {
+    /// There was nothing to send, and there may be again.
+    Nothing,
+    /// The store was told something.
+    Sent,
+    /// There was nothing to send, and it is a debt no longer.
+    Closed,
 }
 
 /// Who decides a call under all of these policies: one that is closed closes it, and only where all are open is it open.
@@ -351,6 +389,13 @@ fn as_asked(end: &End) -> EndOutcome {
     EndOutcome { ending, charged: Vec::new() }
 }
 
+#[cfg(not(feature = "redis"))]
+impl Fallback {
+    fn end_in_background(&self, end: End) {
+        self.inner.store.end_later(end);
+    }
+}
+
 impl LimitStore for Fallback {
     fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
         StoreFuture::awaited(self.inner.take(take))
@@ -369,7 +414,7 @@ impl LimitStore for Fallback {
         if inner.is_away.load(Ordering::Relaxed) || end.targets.iter().any(|target| inner.local.owes(target)) {
             inner.later(end, 0);
         } else {
-            inner.store.end_later(end);
+            self.end_in_background(end);
         }
     }
 
@@ -393,6 +438,10 @@ impl LimitStore for Fallback {
         self.inner.store.is_reachable(target)
     }
 
+    fn is_trusted(&self, target: &Target) -> bool {
+        self.inner.store.is_trusted(target)
+    }
+
     fn is_well(&self) -> bool {
         self.inner.store.is_well()
     }
@@ -403,7 +452,7 @@ impl LimitStore for Fallback {
 
     fn standing(&self) -> Option<Standing> {
         let inner = &self.inner;
-        let owing = u64::try_from(inner.local.debts()).unwrap_or(u64::MAX);
+        let owing = u64::try_from(inner.local.debts() + inner.pending.len()).unwrap_or(u64::MAX);
         let written_back = inner.written_back.load(Ordering::Relaxed);
         Some(Standing { owing, written_back, instances: inner.fleet.share().count() })
     }

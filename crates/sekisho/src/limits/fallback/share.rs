@@ -89,7 +89,9 @@ pub(super) struct Seen {
 #[derive(Debug, Clone, Copy)]
 struct SeenRule {
     limit: u64,
+    /// Spent and held.
     counted: u64,
+    held: u64,
     reset_at: u64,
 }
 
@@ -98,6 +100,7 @@ impl Seen {
         let rule = |figures: &RuleOutcome| SeenRule {
             limit: figures.limit,
             counted: figures.used.saturating_add(figures.held),
+            held: figures.held,
             reset_at: figures.reset_at.as_micros(),
         };
         Self { at: at.as_micros(), life, rules: outcomes.iter().map(rule).collect() }
@@ -105,7 +108,7 @@ impl Seen {
 
     /// Of a target that the store never answered for.
     pub(super) fn nothing(policy: &Policy, at: u64, life: u64) -> Self {
-        let rule = |rule: &Rule| SeenRule { limit: rule.capacity(), counted: 0, reset_at: at };
+        let rule = |rule: &Rule| SeenRule { limit: rule.capacity(), counted: 0, held: 0, reset_at: at };
         Self { at, life, rules: policy.rules().iter().map(rule).collect() }
     }
 
@@ -126,27 +129,28 @@ impl Seen {
 
     /// The same, with what was spent and held elsewhere since.
     pub(super) fn with(&self, policy: &Policy, adoption: &Adoption, now: u64) -> Self {
-        let mut counted = self.counted_at(policy, now);
-        for (i, counted) in counted.iter_mut().enumerate() {
+        let counted = self.counted_at(policy, now);
+        let rules = self.rules.iter().zip(counted).zip(policy.rules()).enumerate();
+        let rules = rules.map(|(i, ((seen, counted), rule))| {
             let held: u64 = adoption.holds.iter().map(|hold| hold.amounts[i]).sum();
-            *counted = counted.saturating_add(adoption.spent[i]).saturating_add(held);
-        }
-        let rules = self.rules.iter().zip(counted).zip(policy.rules());
-        let rules = rules.map(|((seen, counted), rule)| SeenRule {
-            counted,
-            reset_at: later(rule, seen.reset_at, now),
-            ..*seen
+            SeenRule {
+                limit: seen.limit,
+                counted: counted.saturating_add(adoption.spent[i]).saturating_add(held),
+                held: seen.held.saturating_add(held),
+                reset_at: later(rule, seen.reset_at, now),
+            }
         });
         Self { at: now, life: self.life, rules: rules.collect() }
     }
 
-    /// What a store that has lost it should count at least. What is held is not in it: nobody could end it.
+    /// What a store that has lost it should count at least. What is held is not in it: nobody could end it, and what it costs
+    /// in the end is told by whoever settles it.
     pub(super) fn floor(&self, policy: &Policy, now: u64) -> Amounts {
         let adds_up = |rule: &Rule| {
             !matches!(rule.algorithm, Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block)
         };
-        let counted = self.counted_at(policy, now);
-        policy.rules().iter().zip(counted).map(|(rule, counted)| if adds_up(rule) { counted } else { 0 }).collect()
+        let each = policy.rules().iter().zip(self.counted_at(policy, now)).zip(&self.rules);
+        each.map(|((rule, counted), seen)| if adds_up(rule) { counted.saturating_sub(seen.held) } else { 0 }).collect()
     }
 }
 
@@ -244,28 +248,34 @@ pub(super) fn spent_since(part: &Policy, mut first: Record, record: &Record, now
     Some(Adoption { tag: Tag::random(), at_least, spent, holds, blocked_until })
 }
 
+pub(super) fn only_spent(spent: Amounts) -> Adoption {
+    let at_least = spent.iter().map(|_| 0).collect();
+    Adoption { tag: Tag::random(), at_least, spent, holds: Vec::new(), blocked_until: Timestamp::default() }
+}
+
 pub(super) fn only_at_least(at_least: Amounts) -> Adoption {
     let spent = at_least.iter().map(|_| 0).collect();
     Adoption { tag: Tag::random(), at_least, spent, holds: Vec::new(), blocked_until: Timestamp::default() }
 }
 
-/// How much more rule `i` has settled in `record` than in `first`, which holds nothing of its own.
+/// How much more rule `i` has settled in `record` than in `first`.
 fn settled(part: &Policy, first: &Record, record: &Record, i: usize, now: u64) -> u64 {
     let algorithm = &part.rules()[i].algorithm;
     match (&record.states[i], &first.states[i]) {
-        (State::Window(last), State::Window(first)) => last.count.saturating_sub(last.held).saturating_sub(first.count),
+        (State::Window(last), State::Window(first)) => {
+            last.count.saturating_sub(last.held).saturating_sub(first.count.saturating_sub(first.held))
+        }
         (State::Counter(last), State::Counter(first)) => {
-            last.total.saturating_sub(last.held).saturating_sub(first.total)
+            last.total.saturating_sub(last.held).saturating_sub(first.total.saturating_sub(first.held))
         }
         // Figures end at the limit, and a level goes on: a settle may have cost more than there was.
         (State::Bucket(last), State::Bucket(first)) => {
             let price = record.price(algorithm, i).max(1);
-            let held = last.held.saturating_mul(price);
-            last.level.saturating_sub(held).saturating_sub(first.level).div_ceil(price)
+            let level = |level: u64, held: u64| level.saturating_sub(held.saturating_mul(price));
+            level(last.level, last.held).saturating_sub(level(first.level, first.held)).div_ceil(price)
         }
         (State::Interval(last), State::Interval(first)) => u64::from(last.held == 0 && last.next > first.next.max(now)),
-        (State::Log(_), State::Log(first)) => record.settled(part, i, now).saturating_sub(first.total),
-        (State::Interpolated(_), State::Interpolated(_)) => {
+        (State::Log(_), State::Log(_)) | (State::Interpolated(_), State::Interpolated(_)) => {
             record.settled(part, i, now).saturating_sub(first.settled(part, i, now))
         }
         _ => 0,

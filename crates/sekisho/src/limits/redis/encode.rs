@@ -328,6 +328,8 @@ pub(super) fn operate(when: When, of: &Target, operation: &Operation) -> Job {
     }
     target(when.now, of, &mut body, &mut job);
     job.repeatable = !matches!(operation, Operation::Grant(_) | Operation::Charge(_));
+    // What comes after it is decided by it.
+    job.before_others = matches!(operation, Operation::Adopt(_));
     finished(job, &bytes, std::iter::once(of))
 }
 

@@ -8,6 +8,7 @@
 
 use smallvec::smallvec;
 use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken, Target};
 use crate::limits::decision::RuleOutcome;
@@ -17,11 +18,17 @@ use crate::limits::store::{End, LimitStore as _, Outcomes};
 /// Long enough for every group to get in, short enough that a crash in between is soon forgotten.
 const PROVISIONAL_LEASE: u64 = 5_000_000;
 
-pub(super) async fn take(store: &RedisStore, take: &Take, groups: &[Vec<usize>]) -> Result<Taken, Error> {
+/// Nobody waits beyond `until`; what was begun by then is brought to its end.
+pub(super) async fn take(
+    store: &RedisStore,
+    until: Instant,
+    take: &Take,
+    groups: &[Vec<usize>],
+) -> Result<Taken, Error> {
     if let TakeKind::Peek = take.kind {
         let mut merged = Merged::new(take.demands.len());
         for members in groups {
-            merged.add(members, store.take_group(take, members, Stage::Peek).await?);
+            merged.add(members, store.take_group(until, take, members, Stage::Peek).await?);
         }
         return Ok(merged.into_taken());
     }
@@ -37,10 +44,12 @@ pub(super) async fn take(store: &RedisStore, take: &Take, groups: &[Vec<usize>])
             store.end_later(undo);
         }
     });
-    caller.await.unwrap_or_else(|_| {
-        let reason = "the decision was interrupted".to_owned();
-        Err(Error::Unavailable { reason, may_have_run: true })
-    })
+    let interrupted = |reason: &str| Error::Unavailable { reason: reason.to_owned(), may_have_run: true };
+    match timeout_at(until, caller).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) => Err(interrupted("the decision was interrupted")),
+        Err(_) => Err(interrupted("not all servers answered in time")),
+    }
 }
 
 async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]) -> Result<Taken, Error> {
@@ -52,7 +61,7 @@ async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]
     let targets: Vec<Target> = take.demands.iter().map(|demand| demand.target.clone()).collect();
     let give_back = End { tag, is_shared: true, backing: Backing::Store, targets, how: EndHow::Release };
     for (i, members) in groups.iter().enumerate() {
-        match store.take_group(take, members, Stage::Provisional { tag: tag.0, lease }).await {
+        match store.take_group(store.redis.deadline(), take, members, Stage::Provisional { tag: tag.0, lease }).await {
             Ok(taken) if taken.allowed => merged.add(members, taken),
             other => {
                 take_back(store, &give_back, &groups[..i]).await;
@@ -90,10 +99,10 @@ async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]
 /// Makes a provisional group a plain one; for a check with the figures after it, because what was held is used now.
 async fn confirm(store: &RedisStore, take: &Take, end: &End, members: &[usize]) -> Result<Option<Taken>, Error> {
     if matches!(take.kind, TakeKind::Check) {
-        store.end_group(&end.tag.0, end, members, EndStage::SettleAsReserved).await?;
-        return store.take_group(&nothing_of(take), members, Stage::Peek).await.map(Some);
+        store.end_group(store.redis.deadline(), &end.tag.0, end, members, EndStage::SettleAsReserved).await?;
+        return store.take_group(store.redis.deadline(), &nothing_of(take), members, Stage::Peek).await.map(Some);
     }
-    match store.end_group(&end.tag.0, end, members, EndStage::Confirm).await {
+    match store.end_group(store.redis.deadline(), &end.tag.0, end, members, EndStage::Confirm).await {
         Ok(_) => Ok(None),
         // Another call with the same idempotency key was denied elsewhere and took it back.
         Err(Error::UnknownReservation) => {
@@ -107,7 +116,8 @@ async fn confirm(store: &RedisStore, take: &Take, end: &End, members: &[usize]) 
 /// Gives groups back as if they had never been taken. If even that fails, their leases do it.
 async fn take_back(store: &RedisStore, end: &End, groups: &[Vec<usize>]) {
     for members in groups {
-        if let Err(error) = store.end_group(&end.tag.0, end, members, EndStage::TakeBack).await {
+        if let Err(error) = store.end_group(store.redis.deadline(), &end.tag.0, end, members, EndStage::TakeBack).await
+        {
             tracing::debug!(%error, "a provisional hold was left to its lease");
         }
     }
@@ -124,7 +134,7 @@ async fn denial(
     let mut merged = Merged::new(take.demands.len());
     for (i, members) in groups.iter().enumerate() {
         if i != denying {
-            merged.add(members, store.take_group(take, members, Stage::Peek).await?);
+            merged.add(members, store.take_group(store.redis.deadline(), take, members, Stage::Peek).await?);
         }
     }
     merged.add(&groups[denying], denied);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use smallvec::smallvec;
+use tokio::time::Instant;
 
 use super::memory::never_fits;
 use super::policy::Policy;
@@ -19,7 +20,7 @@ use super::store::{
 use crate::clock::{Clock, Timestamp, WallClock};
 use crate::error::{Error, Invalid};
 use crate::key::write_record_key;
-use crate::store::redis::{Job, Options, Redis, Script};
+use crate::store::redis::{Job, Options, Redis, Script, Standing};
 use decode::Reply;
 use encode::{EndStage, Stage, When};
 
@@ -76,7 +77,7 @@ impl RedisStore {
         &self.redis
     }
 
-    fn standing(&self, target: &Target) -> (bool, u64) {
+    fn standing(&self, target: &Target) -> Standing {
         let Target { policy, subject, endpoint } = target;
         self.redis.standing(|key| write_record_key(key, policy.name(), subject, endpoint.as_ref()))
     }
@@ -87,9 +88,10 @@ impl RedisStore {
     }
 
     /// Runs a job, again with another period as long as Redis's clock is in one that we did not name.
-    async fn run(&self, rules: &[usize], job: impl Fn(When) -> Job) -> Result<Reply, Error> {
+    async fn run(&self, until: Instant, rules: &[usize], job: impl Fn(When) -> Job) -> Result<Reply, Error> {
         for _ in 0..3 {
-            let value = self.redis.run(&self.script, job(self.when())).await.map_err(unavailable)?;
+            let answer = self.redis.run_until(until, &self.script, job(self.when())).await;
+            let value = answer.map_err(unavailable)?;
             match decode::reply(&value, rules)? {
                 Reply::OtherPeriod { now } => self.learn(now),
                 reply => return Ok(reply),
@@ -104,9 +106,9 @@ impl RedisStore {
         self.ahead.store(i64::try_from(ahead).unwrap_or(0), Ordering::Relaxed);
     }
 
-    async fn take_group(&self, take: &Take, members: &[usize], stage: Stage) -> Result<Taken, Error> {
+    async fn take_group(&self, until: Instant, take: &Take, members: &[usize], stage: Stage) -> Result<Taken, Error> {
         let rules: Vec<usize> = members.iter().map(|i| take.demands[*i].amounts.len()).collect();
-        match self.run(&rules, |when| encode::take(when, take, members, stage)).await? {
+        match self.run(until, &rules, |when| encode::take(when, take, members, stage)).await? {
             Reply::Taken { allowed, at, expires, rules: mut all } => {
                 let mut outcomes = Outcomes::with_capacity(rules.len());
                 for count in rules {
@@ -125,13 +127,14 @@ impl RedisStore {
 
     async fn end_group(
         &self,
+        until: Instant,
         tag: &[u8; 16],
         end: &End,
         members: &[usize],
         stage: EndStage,
     ) -> Result<Vec<(Option<super::Ending>, super::policy::Amounts)>, Error> {
         let rules: Vec<usize> = members.iter().map(|i| end.targets[*i].policy.rules().len()).collect();
-        match self.run(&rules, |when| encode::end(when, tag, end, members, stage)).await? {
+        match self.run(until, &rules, |when| encode::end(when, tag, end, members, stage)).await? {
             Reply::Ended(targets) => Ok(targets),
             Reply::Confirmed(0) => Err(Error::UnknownReservation),
             Reply::Confirmed(_) => Ok(Vec::new()),
@@ -155,10 +158,10 @@ impl RedisStore {
     }
 
     /// A check or a reserve by the policy's own script. `None` where it has none, or where the general one must decide.
-    async fn take_compiled(&self, demand: &Demand, kind: TakeKind) -> Result<Option<Taken>, Error> {
+    async fn take_compiled(&self, until: Instant, demand: &Demand, kind: TakeKind) -> Result<Option<Taken>, Error> {
         let when = self.when();
         let Some((script, job)) = compiled::take(when, demand, kind) else { return Ok(None) };
-        let value = self.redis.run(script, job).await.map_err(unavailable)?;
+        let value = self.redis.run_until(until, script, job).await.map_err(unavailable)?;
         let is_reserve = matches!(kind, TakeKind::Reserve { .. });
         decode::compiled(&value, &demand.target.policy, when, is_reserve)
     }
@@ -174,20 +177,24 @@ impl RedisStore {
 
     /// What is rare has a box of its own: this future is made for every decision, and is as large as its largest branch.
     async fn take_all(&self, take: &Take) -> Result<Taken, Error> {
+        let until = self.redis.deadline();
         if let [demand] = take.demands.as_slice()
-            && let Some(taken) = self.unless_dropped(take, self.take_compiled(demand, take.kind)).await?
+            && let Some(taken) = self.unless_dropped(take, self.take_compiled(until, demand, take.kind)).await?
         {
             return Ok(taken);
         }
         let groups = self.groups(take.demands.iter().map(|demand| &demand.target));
         match groups.as_slice() {
-            [members] => Box::pin(self.unless_dropped(take, self.take_group(take, members, Stage::Whole))).await,
-            _ => Box::pin(groups::take(self, take, &groups)).await,
+            [members] => {
+                let taking = self.take_group(until, take, members, Stage::Whole);
+                Box::pin(self.unless_dropped(take, taking)).await
+            }
+            _ => Box::pin(groups::take(self, until, take, &groups)).await,
         }
     }
 
     /// A settle or a release by the policy's own script, `None` as above.
-    async fn end_compiled(&self, end: &End) -> Result<Option<EndOutcome>, Error> {
+    async fn end_compiled(&self, until: Instant, end: &End) -> Result<Option<EndOutcome>, Error> {
         let [target] = end.targets.as_slice() else { return Ok(None) };
         let settled = match &end.how {
             EndHow::Settle(amounts) => Some(&amounts[0]),
@@ -195,7 +202,7 @@ impl RedisStore {
         };
         let job = compiled::end(self.when(), target, end.tag, settled);
         let Some((script, job)) = job else { return Ok(None) };
-        let value = self.redis.run(script, job).await.map_err(unavailable)?;
+        let value = self.redis.run_until(until, script, job).await.map_err(unavailable)?;
         match decode::reply(&value, &[target.policy.rules().len()])? {
             Reply::Ended(ended) => Ok(ended
                 .into_iter()
@@ -207,12 +214,13 @@ impl RedisStore {
     }
 
     async fn end_all(&self, end: &End) -> Result<EndOutcome, Error> {
-        if let Some(outcome) = self.end_compiled(end).await? {
+        let until = self.redis.deadline();
+        if let Some(outcome) = self.end_compiled(until, end).await? {
             return Ok(outcome);
         }
         let mut ended: Vec<Option<(Option<super::Ending>, super::policy::Amounts)>> = vec![None; end.targets.len()];
         for members in self.groups(end.targets.iter()) {
-            let outcomes = self.end_group(&end.tag.0, end, &members, EndStage::AsAsked).await?;
+            let outcomes = self.end_group(until, &end.tag.0, end, &members, EndStage::AsAsked).await?;
             for (i, outcome) in members.into_iter().zip(outcomes) {
                 ended[i] = Some(outcome);
             }
@@ -242,7 +250,7 @@ impl LimitStore for RedisStore {
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
         StoreFuture::awaited(async move {
             let rules = [target.policy.rules().len()];
-            match self.run(&rules, |when| encode::operate(when, target, operation)).await? {
+            match self.run(self.redis.deadline(), &rules, |when| encode::operate(when, target, operation)).await? {
                 Reply::Taken { allowed, at, rules, .. } => Ok(taken(allowed, at, 0, smallvec![rules])),
                 other => Err(unexpected(&other)),
             }
@@ -263,7 +271,11 @@ impl LimitStore for RedisStore {
     }
 
     fn is_reachable(&self, target: &Target) -> bool {
-        self.standing(target).0
+        self.standing(target).is_up
+    }
+
+    fn is_trusted(&self, target: &Target) -> bool {
+        self.standing(target).is_trusted
     }
 
     fn is_well(&self) -> bool {
@@ -271,7 +283,7 @@ impl LimitStore for RedisStore {
     }
 
     fn life(&self, target: &Target) -> u64 {
-        self.standing(target).1
+        self.standing(target).life
     }
 
     fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {

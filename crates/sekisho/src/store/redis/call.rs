@@ -206,24 +206,27 @@ fn read(node: &Arc<Node>, live: &Live, reply: Result<Value, RedisError>, jobs: u
     }
 }
 
-/// A call that is out. Whoever stops waiting for it drops this, and if that was after most of the deadline the
-/// connection goes: calls sent after it would stand behind a server that has stopped, and run when nobody waits.
+/// A call that is out. Whoever stops waiting for it drops this, and if that was after most of the deadline and nothing was
+/// heard since, the connection goes: calls sent after it would stand behind a server that has stopped, and run when nobody
+/// waits.
 struct Outstanding<'a> {
     node: &'a Arc<Node>,
-    epoch: u64,
+    live: &'a Live,
+    heard: u32,
     since: Instant,
     settled: bool,
 }
 
 impl<'a> Outstanding<'a> {
-    fn new(node: &'a Arc<Node>, live: &Live) -> Self {
-        Self { node, epoch: live.epoch, since: Instant::now(), settled: false }
+    fn new(node: &'a Arc<Node>, live: &'a Live) -> Self {
+        Self { node, live, heard: live.heard(), since: Instant::now(), settled: false }
     }
 
     fn settle(mut self, error: Option<&RedisError>) {
         self.settled = true;
-        if error.is_some() {
-            self.node.drop_connection(self.epoch, Loss::Closed);
+        match error {
+            None => self.node.heard(self.live),
+            Some(_) => self.node.drop_connection(self.live.epoch, Loss::Closed),
         }
     }
 }
@@ -233,7 +236,7 @@ impl Drop for Outstanding<'_> {
         // Not after any time-out: a job that waited for its turn has little time left when it is sent, and that says
         // nothing about the server.
         if !self.settled && self.since.elapsed() * 4 >= self.node.options.timeout * 3 {
-            self.node.drop_connection(self.epoch, Loss::Stalled);
+            self.node.missed(self.live, self.heard);
         }
     }
 }

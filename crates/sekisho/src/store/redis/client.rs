@@ -58,6 +58,17 @@ impl Default for Options {
     }
 }
 
+/// What is known of a server without asking it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standing {
+    /// It is connected.
+    pub(crate) is_up: bool,
+    /// It did not come back just now.
+    pub(crate) is_trusted: bool,
+    /// Changes when it may have lost what it knew.
+    pub(crate) life: u64,
+}
+
 /// A Redis server or a Redis Cluster. Clones share the connections.
 #[derive(Clone)]
 pub struct Redis {
@@ -140,16 +151,16 @@ impl Redis {
         matches!(&self.inner.servers, Servers::One(node) if node.is_up())
     }
 
-    /// Whether every server that is known answers, as far as is known without asking.
+    /// Whether every server that is known answers, and did not come back just now, as far as is known without asking.
     pub(crate) fn is_well(&self) -> bool {
         match &self.inner.servers {
-            Servers::One(node) => node.is_up(),
+            Servers::One(node) => node.is_trusted(),
             Servers::Many(cluster) => cluster.is_well(),
         }
     }
 
-    /// Whether a job with this key could be sent now, and the life of the server that it would be sent to.
-    pub(crate) fn standing(&self, write_key: impl FnOnce(&mut Vec<u8>)) -> (bool, u64) {
+    /// How it stands with the server that a job with this key would be sent to.
+    pub(crate) fn standing(&self, write_key: impl FnOnce(&mut Vec<u8>)) -> Standing {
         let node = match &self.inner.servers {
             Servers::One(node) => Some(node.clone()),
             Servers::Many(cluster) => {
@@ -158,7 +169,11 @@ impl Redis {
                 cluster.owner(key_slot(&key))
             }
         };
-        node.map_or((false, 0), |node| (node.is_up(), node.life()))
+        node.map_or_else(Standing::default, |node| Standing {
+            is_up: node.is_up(),
+            is_trusted: node.is_trusted(),
+            life: node.life(),
+        })
     }
 
     /// Follows keys on every server, over connections of their own, until the tracking is dropped.
@@ -176,7 +191,16 @@ impl Redis {
     /// It ends within `Options::timeout`. A script that may have run is sent again only if the job is repeatable.
     /// Dropping the future withdraws a job that waits for its turn, and leaves one that was sent to run.
     pub async fn run(&self, script: &Arc<Script>, job: Job) -> Result<Value, Error> {
-        let deadline = Instant::now() + self.inner.options.timeout;
+        self.run_until(self.deadline(), script, job).await
+    }
+
+    /// Of what begins now.
+    pub(crate) fn deadline(&self) -> Instant {
+        Instant::now() + self.inner.options.timeout
+    }
+
+    /// As [`run`](Self::run), for what takes several calls and has one deadline.
+    pub(crate) async fn run_until(&self, deadline: Instant, script: &Arc<Script>, job: Job) -> Result<Value, Error> {
         let mut sent = false;
         match timeout_at(deadline, self.inner.attempts(script, job, deadline, &mut sent)).await {
             Ok(answer) => answer,

@@ -184,7 +184,7 @@ impl Cluster {
 
     pub(super) fn is_well(&self) -> bool {
         let map: Guard<Arc<SlotMap>> = self.map.load();
-        map.is_covered() && map.masters().iter().all(|node| node.is_up())
+        map.is_covered() && map.masters().iter().all(|node| node.is_trusted())
     }
 }
 

@@ -246,14 +246,17 @@ fn group(batch: &[Waiting]) -> (Vec<Call<'_>>, Vec<Vec<usize>>) {
     let mut calls: Vec<Call<'_>> = Vec::new();
     let mut slots: Vec<Option<u16>> = Vec::new();
     let mut places: Vec<Vec<usize>> = Vec::new();
+    // Calls before this one are closed: another job in them would overtake one that has to come first.
+    let mut first_open = 0;
     for (place, waiting) in batch.iter().enumerate() {
         let slot = (!waiting.terms.alone).then_some(waiting.terms.slot);
-        let shared = (0..calls.len()).find(|&at| {
+        let shared = (first_open..calls.len()).find(|&at| {
             slot.is_some()
                 && slots[at] == slot
                 && (std::ptr::eq(calls[at].script, &*waiting.script) || calls[at].script.sha() == waiting.script.sha())
         });
-        if let Some(at) = shared {
+        let at = shared.unwrap_or(calls.len());
+        if shared.is_some() {
             calls[at].jobs.push(&waiting.job);
             places[at].push(place);
         } else {
@@ -261,6 +264,31 @@ fn group(batch: &[Waiting]) -> (Vec<Call<'_>>, Vec<Vec<usize>>) {
             slots.push(slot);
             places.push(vec![place]);
         }
+        if waiting.job.before_others {
+            first_open = at;
+        }
     }
     (calls, places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waiting(script: &Arc<Script>, before_others: bool) -> Waiting {
+        let terms = Terms { slot: 0, alone: false, deadline: Instant::now() };
+        let mut job = Job::with_capacity(0);
+        job.before_others = before_others;
+        Waiting { script: script.clone(), job, terms, answer: oneshot::channel().0 }
+    }
+
+    #[test]
+    fn nothing_overtakes_a_job_that_comes_before_others() {
+        let [check, any] = ["return 1", "return 2"].map(|source| Arc::new(Script::new(source)));
+        let plain = [(&check, false), (&any, false), (&check, false)].map(|(script, first)| waiting(script, first));
+        assert_eq!(group(&plain).1, [vec![0, 2], vec![1]]);
+        let ordered = [(&check, false), (&any, true), (&check, false), (&any, false), (&check, false)];
+        let ordered = ordered.map(|(script, first)| waiting(script, first));
+        assert_eq!(group(&ordered).1, [vec![0], vec![1, 3], vec![2, 4]]);
+    }
 }

@@ -24,6 +24,7 @@ pub(crate) mod tracking;
 mod url;
 mod witness;
 
+pub(crate) use client::Standing;
 pub use client::{Options, Redis};
 pub use error::Error;
 pub use roster::Roster;

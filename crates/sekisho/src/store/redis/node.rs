@@ -3,8 +3,10 @@
 //! redis-rs's own ConnectionManager makes callers wait for its reconnects, beyond any time-out, and stays on a server
 //! that has become a replica. Here a lost connection is replaced in the background, and calls meanwhile fail at once.
 //!
-//! That makes it the breaker, too: a server that is silent for longer than a deadline, or refuses one call after the other,
-//! loses its connection, and gets no other call before a new one has shown, with a deadline of its own, that it serves.
+//! That makes it the breaker, too: a server that is silent for longer than a deadline, answers too many calls too late, or
+//! refuses one call after the other loses its connection, and gets no other call before a new one has shown, with a deadline
+//! of its own, that it serves. After that it is half open for a while (`is_trusted`): it can be told things, and whoever can
+//! decide without it goes on to do so. Others come back at other moments, and what they admitted is not known there before.
 
 use std::{
     fmt,
@@ -35,13 +37,22 @@ use super::{
 };
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_millis(300);
+/// How long a server that was lost is half open: longer than the longest pause, so that every instance is back by then and
+/// has told it most of what it admitted.
+const SETTLING: Duration = Duration::from_millis(800);
+/// The same for one that was lost again soon after it was taken back.
+const SETTLING_AGAIN: Duration = Duration::from_millis(1_000);
+const SOON: Duration = Duration::from_secs(10);
 /// Before a server is asked again that does not tell of changes: it will not soon.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(60);
 /// A connection that lived shorter than this did not prove that the server is well.
 const PROVEN: Duration = Duration::from_secs(1);
 /// So many calls in a row that the server refuses to serve, and it is not asked again until a probe has passed.
 const REFUSALS: u32 = 5;
+/// A late answer weighs as much as so many that came in time, and so much is too much: five in a row, or one of ten for long.
+const LATE: u32 = 10;
+const TOO_LATE: u32 = 50;
 
 /// A server, connected or trying to be.
 pub(super) struct Node {
@@ -57,6 +68,12 @@ pub(super) struct Node {
     failures: AtomicU32,
     /// Calls in a row that the server did not serve.
     refusals: AtomicU32,
+    /// Late answers, weighed against those in time.
+    lateness: AtomicU32,
+    /// It was away for longer than it takes to connect anew, or did not serve.
+    was_away: AtomicBool,
+    /// It was lost again soon after it was taken back.
+    is_flapping: AtomicBool,
     /// Which life of which server the last connection led to.
     life: AtomicU64,
     /// Some of the slots that it has, on a Cluster, the first and the last in one number: for a key to probe it with.
@@ -71,6 +88,26 @@ pub(super) struct Live {
     pub(super) connection: MultiplexedConnection,
     pub(super) epoch: u64,
     since: Instant,
+    /// Until when it is half open.
+    settles_at: Instant,
+    is_settled: AtomicBool,
+    /// Answers that came over it.
+    heard: AtomicU32,
+}
+
+impl Live {
+    fn is_settled(&self) -> bool {
+        // The clock is looked at only for as long as it matters.
+        if !self.is_settled.load(Ordering::Relaxed) && Instant::now() >= self.settles_at {
+            self.is_settled.store(true, Ordering::Relaxed);
+        }
+        self.is_settled.load(Ordering::Relaxed)
+    }
+
+    /// Of a call that goes out now: what was heard before it.
+    pub(super) fn heard(&self) -> u32 {
+        self.heard.load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -89,7 +126,7 @@ pub(super) enum Loss {
     Closed,
     /// The server answers as a replica; the name may lead to another server by now.
     ReadOnly,
-    /// No answer came in time. What was sent may still run, and more must not be piled on it.
+    /// No answer came in time, or too many did not. What was sent may still run, and more must not be piled on it.
     Stalled,
     /// It answers that it does not serve: loading, out of memory, unable to save, and the like.
     Refused,
@@ -117,6 +154,9 @@ impl Node {
             epochs: AtomicU64::new(0),
             failures: AtomicU32::new(0),
             refusals: AtomicU32::new(0),
+            lateness: AtomicU32::new(0),
+            was_away: AtomicBool::new(false),
+            is_flapping: AtomicBool::new(false),
             life: AtomicU64::new(0),
             slots: AtomicU32::new(ANY_SLOT),
             on_loss,
@@ -135,6 +175,11 @@ impl Node {
         self.live.load().is_some()
     }
 
+    /// Whether it is connected, and has been for long enough after it was away.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.live.load().as_ref().is_some_and(|live| live.is_settled())
+    }
+
     /// Which life of which server this was connected to last: another one may know less. 0 before the first.
     pub(super) fn life(&self) -> u64 {
         self.life.load(Ordering::Relaxed)
@@ -143,6 +188,24 @@ impl Node {
     /// These slots are its own, on a Cluster.
     pub(super) fn owns(&self, first: u16, last: u16) {
         self.slots.store(u32::from(first) << 16 | u32::from(last), Ordering::Relaxed);
+    }
+
+    /// An answer has come in time.
+    pub(super) fn heard(&self, live: &Live) {
+        live.heard.fetch_add(1, Ordering::Relaxed);
+        let lateness = self.lateness.load(Ordering::Relaxed);
+        if lateness > 0 {
+            // Another answer at the same moment may weigh nothing: it is no exact science.
+            self.lateness.store(lateness - 1, Ordering::Relaxed);
+        }
+    }
+
+    /// A call was out for a whole deadline, and nobody waits for it any more; `heard` had been heard before it.
+    pub(super) fn missed(self: &Arc<Self>, live: &Live, heard: u32) {
+        let is_silent = live.heard() == heard;
+        if is_silent || self.lateness.fetch_add(LATE, Ordering::Relaxed) + LATE >= TOO_LATE {
+            self.drop_connection(live.epoch, Loss::Stalled);
+        }
     }
 
     /// The server has answered a call, or has refused to.
@@ -174,7 +237,7 @@ impl Node {
     pub(super) fn drop_connection(self: &Arc<Self>, epoch: u64, loss: Loss) {
         let current = self.live.load();
         let Some(live) = current.as_ref().filter(|live| live.epoch == epoch) else { return };
-        let since = live.since;
+        let (since, settles_at) = (live.since, live.settles_at);
         let previous = self.live.compare_and_swap(&current, None);
         if previous.as_ref().is_none_or(|previous| previous.epoch != epoch) {
             return;
@@ -183,6 +246,12 @@ impl Node {
             self.failures.store(0, Ordering::Relaxed);
         }
         let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+        // Whoever connects anew at once was not away.
+        if failures > 0 || !matches!(loss, Loss::Closed | Loss::ReadOnly) {
+            self.was_away.store(true, Ordering::Relaxed);
+            self.is_flapping.store(settles_at > since && settles_at.elapsed() < SOON, Ordering::Relaxed);
+        }
+        self.lateness.store(0, Ordering::Relaxed);
         // One immediate attempt is free; a server that keeps closing must not be hammered.
         let pause = if failures == 0 { Duration::ZERO } else { pause_after(failures) };
         let link = if matches!(loss, Loss::Closed | Loss::ReadOnly) && pause.is_zero() {
@@ -215,6 +284,7 @@ impl Node {
                     Ok(()) => return,
                     Err(error) => {
                         let failures = node.failures.fetch_add(1, Ordering::Relaxed);
+                        node.was_away.store(true, Ordering::Relaxed);
                         tracing::debug!(server = %node.address, %error, "redis does not let us connect");
                         node.link.send_replace(Link::Down(error.to_string().into()));
                         let is_refused = node.witness.is_some() && is_refusal(&error);
@@ -251,7 +321,15 @@ impl Node {
         // Who may not be asked is taken to be another one each time.
         self.life.store(life.unwrap_or(epoch + 1), Ordering::Relaxed);
         self.refusals.store(0, Ordering::Relaxed);
-        self.live.store(Some(Arc::new(Live { connection, epoch, since: Instant::now() })));
+        let since = Instant::now();
+        let settling = match (self.was_away.swap(false, Ordering::Relaxed), self.is_flapping.load(Ordering::Relaxed)) {
+            (false, _) => Duration::ZERO,
+            (true, false) => SETTLING,
+            (true, true) => SETTLING_AGAIN,
+        };
+        let (settles_at, is_settled) = (since + settling, AtomicBool::new(settling.is_zero()));
+        let heard = AtomicU32::new(0);
+        self.live.store(Some(Arc::new(Live { connection, epoch, since, settles_at, is_settled, heard })));
         self.link.send_replace(Link::Up);
         tracing::debug!(server = %self.address, "connected to redis");
         // It may have broken before it was stored, when there was nothing to drop yet.
