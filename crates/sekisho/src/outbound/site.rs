@@ -50,7 +50,7 @@ impl Site {
     pub fn of(url: &Url) -> Result<Self, Invalid> {
         check_url(url).map_err(|invalid| Invalid::new("url", invalid.reason))?;
         let host = url.host().ok_or_else(|| Invalid::new("url", "has no host"))?;
-        Self::of_host(&host.to_owned()).map_err(|invalid| Invalid::new("url", invalid.reason))
+        Self::of_host(&host).map_err(|invalid| Invalid::new("url", invalid.reason))
     }
 
     /// The site of a domain or an address, as people write it: `EXAMPLE.com.`, `例え.jp`, `[::1]`, `example.com:443`.
@@ -68,7 +68,7 @@ impl Site {
         Self::of_host(&host).map_err(|invalid| Invalid::new(field, invalid.reason))
     }
 
-    fn of_host(host: &Host) -> Result<Self, Invalid> {
+    fn of_host<S: AsRef<str>>(host: &Host<S>) -> Result<Self, Invalid> {
         let name = match host {
             Host::Ipv4(address) => return Ok(Self::address(*address)),
             Host::Ipv6(address) => {
@@ -76,11 +76,11 @@ impl Site {
                 let own = || Self { host: address.to_string(), domain: 0 };
                 return Ok(address.to_ipv4_mapped().map_or_else(own, plain));
             }
-            Host::Domain(name) => name.strip_suffix('.').unwrap_or(name),
+            Host::Domain(name) => name.as_ref().strip_suffix('.').unwrap_or(name.as_ref()),
         };
-        let is_label = |label: &str| !label.is_empty() && label.len() <= 63;
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.len() > 253 || !name.split('.').all(is_label) || !name.chars().all(fits) {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let is_label = |label: &[u8]| (1..=63).contains(&label.len()) && label.iter().all(|byte| fits(*byte));
+        if name.len() > 253 || !name.as_bytes().split(|byte| *byte == b'.').all(is_label) {
             return Err(Invalid::new("", format!("is no domain that can be registered: {:?}", clipped(name))));
         }
         let domain = psl::domain_str(name).map_or(0, |domain| name.len() - domain.len());
@@ -101,11 +101,9 @@ impl Site {
         &self.host[self.domain..]
     }
 
-    /// The host, then each name above it on the way to the top: `a.b.example.com`, `b.example.com`, `example.com`, `com`.
+    /// See [`names`].
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        let is_address = self.host.contains(':') || self.host.parse::<Ipv4Addr>().is_ok();
-        std::iter::successors(Some(self.host.as_str()), move |name| name.split_once('.').map(|(_, above)| above))
-            .take(if is_address { 1 } else { usize::MAX })
+        names(&self.host)
     }
 
     /// Whether nobody can register it: `com`, `co.jp`. What companies let others use (`github.io`) is not meant.
@@ -113,6 +111,18 @@ impl Site {
         psl::suffix(self.host.as_bytes())
             .is_some_and(|suffix| suffix.as_bytes().len() == self.host.len() && suffix.typ() == Some(psl::Type::Icann))
     }
+}
+
+/// A host, then each name above it on the way to the top: `a.b.example.com`, `b.example.com`, `example.com`, `com`. Nothing is
+/// above an address.
+pub(super) fn names(host: &str) -> impl Iterator<Item = &str> {
+    // Names may end in a digit too, but few do.
+    let is_v4 = || host.ends_with(|last: char| last.is_ascii_digit()) && host.parse::<Ipv4Addr>().is_ok();
+    let is_address = is_v4() || host.contains(':');
+    std::iter::successors(Some(host), move |name| {
+        let (_, above) = name.split_once('.').filter(|_| !is_address)?;
+        Some(above)
+    })
 }
 
 /// Written as it is counted.

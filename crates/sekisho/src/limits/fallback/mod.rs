@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::join;
 use parking_lot::Mutex;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::decision::{Degraded, Ending};
 use super::policy::{OnFailure, Policy};
@@ -348,7 +348,7 @@ fn as_asked(end: &End) -> EndOutcome {
         EndHow::Release => Ending::Released,
         EndHow::Settle(_) => Ending::Settled,
     };
-    EndOutcome { ending, charged: Vec::new() }
+    EndOutcome { ending, charged: SmallVec::new() }
 }
 
 impl LimitStore for Fallback {
