@@ -68,6 +68,11 @@ fn what_is_not_fetched_says_why_with_200() {
     }
     // robots.txt and the page that is not there.
     assert_eq!(spent(&server, "127.0.0.1"), (json!(2), json!(0)));
+    let metrics = server.get("/metrics").text;
+    for (outcome, count) in [("http_status", 1), ("address_refused", 3), ("unreachable", 1), ("fetched", 0)] {
+        let line = format!("sekisho_fetches_total{{outcome=\"{outcome}\"}} {count}\n");
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use super::outcome::{Kind, Outcome};
 use super::permit::Permit;
 use super::seed::{self, DomainDailyBudget};
 use super::site::Site;
+use super::tell::Tell;
 use super::terms::{CONCURRENCY, COOLDOWN, INCIDENTS, INTERVAL, PAGES, REQUESTS, RULES, UNLIMITED};
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -43,6 +44,7 @@ struct Inner {
     store: Arc<dyn LimitStore>,
     recent: Mutex<LruCache<String, ()>>,
     meters: Meters,
+    tell: Tell,
 }
 
 /// The answer to an acquire.
@@ -109,6 +111,21 @@ impl Serialize for Reason {
     }
 }
 
+impl Admitted {
+    /// The budget ended with it.
+    fn was_the_last(&self, kind: Kind) -> bool {
+        let is_spent = self.requests_remaining == 0 || (self.pages_remaining == 0 && kind == Kind::Page);
+        is_spent && self.observed.is_none()
+    }
+}
+
+/// Nobody asks before `until`, said at `at`.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    until: Timestamp,
+    at: Timestamp,
+}
+
 /// One budget for today.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
@@ -140,6 +157,7 @@ impl Outbound {
                 store,
                 recent: Mutex::new(LruCache::new(RECENT)),
                 meters: Meters::new(),
+                tell: Tell::default(),
             }),
         }
     }
@@ -183,6 +201,12 @@ impl Outbound {
         }
         let acquired = acquired(&take, &taken);
         self.inner.meters.acquired(&acquired);
+        if let Acquired::Admitted(admitted) = &acquired
+            && admitted.was_the_last(kind)
+        {
+            let left = (admitted.requests_remaining, admitted.pages_remaining);
+            self.inner.tell.spent(site.domain(), left, admitted.at);
+        }
         Ok(acquired)
     }
 
@@ -218,10 +242,15 @@ impl Outbound {
         let (end, is_observed) = self.ended(permit, outcome);
         // The last one is the domain itself.
         if let Some(domain) = end.targets.last() {
-            match outcome.not_before() {
-                Some(until) => self.block(domain, until).await?,
+            let pause = match outcome.not_before() {
+                Some(until) => Some(self.block(domain, until).await?),
                 None if outcome.is_incident() => self.cool_down(domain).await?,
-                None => {}
+                None => None,
+            };
+            // Others only say how fast they want to be asked.
+            if let Some(Pause { until, at }) = pause.filter(|_| outcome.says_no()) {
+                self.inner.meters.paused();
+                self.inner.tell.paused(domain.subject.as_str(), until, at);
             }
         }
         let answer = match self.inner.store.end(&end).await {
@@ -246,23 +275,23 @@ impl Outbound {
     }
 
     /// One more incident, unless the domain is left alone already: all that was in flight then is one incident.
-    async fn cool_down(&self, domain: &Target) -> Result<(), Error> {
+    async fn cool_down(&self, domain: &Target) -> Result<Option<Pause>, Error> {
         let demand = Demand { target: domain.clone(), amounts: cost(0, 0, 0, 1) };
         let take = Take { demands: smallvec![demand], kind: TakeKind::Check, entropy: 0 };
         let taken = self.inner.store.take(&take).await?;
         let incidents = taken.outcomes.first().and_then(|rules| rules.get(INCIDENTS));
         match incidents {
             Some(incidents) if is_within(&taken.outcomes[0]) => {
-                self.block(domain, taken.at + cooldown::after(incidents.used, rand::random())).await
+                self.block(domain, taken.at + cooldown::after(incidents.used, rand::random())).await.map(Some)
             }
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 
-    async fn block(&self, domain: &Target, until: Timestamp) -> Result<(), Error> {
-        self.inner.meters.paused();
+    async fn block(&self, domain: &Target, until: Timestamp) -> Result<Pause, Error> {
         let until = until.min(Timestamp::from_micros(EXACT));
-        self.inner.store.operate(domain, &Operation::Block { until }).await.map(drop)
+        let at = self.inner.store.operate(domain, &Operation::Block { until }).await?.at;
+        Ok(Pause { until, at })
     }
 
     /// Nobody of the fleet asks this domain before then; a longer pause stays.
@@ -270,7 +299,7 @@ impl Outbound {
         let domains = self.inner.domains.load();
         let charged = domains.charged(site);
         let (name, governed) = charged[charged.len() - 1];
-        self.block(&target(name, &governed.patient)?, until).await
+        self.block(&target(name, &governed.patient)?, until).await.map(drop)
     }
 
     /// Lifts a cooldown; what was spent stays spent.
