@@ -294,6 +294,14 @@ impl Outbound {
         Ok(Pause { until, at })
     }
 
+    /// The time by the clock that decides over this request: that of the store, which need not be ours.
+    pub async fn time(&self, permit: &Permit) -> Result<Timestamp, Error> {
+        let (End { targets, .. }, _) = self.ended(permit, Outcome::NotSent);
+        let demands = targets.into_iter().map(|target| Demand { target, amounts: cost(0, 0, 0, 0) }).collect();
+        let take = Take { demands, kind: TakeKind::Peek, entropy: 0 };
+        self.inner.store.take(&take).await.map(|taken| taken.at)
+    }
+
     /// Nobody of the fleet asks this domain before then; a longer pause stays.
     pub async fn pause(&self, site: &Site, until: Timestamp) -> Result<(), Error> {
         let domains = self.inner.domains.load();
