@@ -243,9 +243,14 @@ impl Outbound {
         // The last one is the domain itself.
         if let Some(domain) = end.targets.last() {
             let pause = match outcome.not_before() {
-                Some(until) => Some(self.block(domain, until).await?),
-                None if outcome.is_incident() => self.cool_down(domain).await?,
-                None => None,
+                Some(until) => self.block(domain, until).await.map(Some),
+                None if outcome.is_incident() => self.cool_down(domain).await,
+                None => Ok(None),
+            };
+            let pause = match pause {
+                // Then nobody is kept from asking, and a pause that cannot be kept either is no reason to leave it open.
+                Err(Error::Unavailable { .. }) if self.is_open_on_failure() => None,
+                pause => pause?,
             };
             // Others only say how fast they want to be asked.
             if let Some(Pause { until, at }) = pause.filter(|_| outcome.says_no()) {
