@@ -27,7 +27,15 @@ pub fn parse_url(field: &str, text: &str) -> Result<Url, Invalid> {
     }
     let url = Url::parse(text).map_err(|error| Invalid::new(field, format!("is no absolute URL: {error}")))?;
     check_url(&url).map_err(|invalid| invalid.within(field))?;
+    if !names_its_host(text) {
+        return refuse("has no host behind its `://`".into());
+    }
     Ok(url)
+}
+
+/// Browsers take `http:///path` and `http:path` for the host `path`. Nobody who writes a list of URLs means that.
+fn names_its_host(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, rest)| !scheme.contains('/') && !rest.starts_with(['/', '\\']))
 }
 
 /// Nothing is asked with a password in its address: it would end in logs, here and there.
@@ -171,6 +179,10 @@ mod tests {
         for (url, reason) in [
             ("nothing", "is no absolute URL"),
             ("http://", "is no absolute URL"),
+            ("http:///path", "has no host"),
+            ("http:path", "has no host"),
+            ("http:/path://x", "has no host"),
+            ("http://\\\\path", "has no host"),
             ("ftp://example.com", "the scheme `ftp`"),
             ("file:///etc/passwd", "the scheme `file`"),
             ("http://user@example.com/", "user name or a password"),
