@@ -1,4 +1,4 @@
-//! Budgets of outbound calls: a domain's policy of six rules, in memory and in a durable file.
+//! Budgets of outbound calls: a domain's policy of six rules, in memory, in a durable file and on Redis.
 
 mod governed;
 
@@ -13,16 +13,17 @@ use sekisho::limits::{
     Capacity, Charge, Cost, DurableStore, LimitStore, Limits, MemoryStore, Period, Policy, ReserveOptions, Reserved,
     Rule, TimeZone,
 };
+use sekisho::outbound::Outbound;
+use url::Url;
 
 use crate::measure::{Contender, median, rounds, row};
 
 type Part = (&'static str, fn() -> anyhow::Result<()>);
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 5] = [
     ("durable", durable),
     ("memory", memory),
     ("known", known),
-    ("acquire", governed::acquire),
     ("redis", governed::redis),
     ("lookup", governed::lookup),
 ];
@@ -37,9 +38,9 @@ pub(crate) fn run(which: &[&str]) -> anyhow::Result<()> {
         ["know", store] => know(store),
         [name] => match PARTS.iter().find(|(known, _)| known == name) {
             Some((_, part)) => part(),
-            None => anyhow::bail!("no part `{name}`: durable, memory, known, acquire, redis, lookup"),
+            None => anyhow::bail!("no part `{name}`: durable, memory, known, redis, lookup"),
         },
-        _ => anyhow::bail!("usage: cargo xtask bench outbound [durable|memory|known|acquire|redis|lookup]"),
+        _ => anyhow::bail!("usage: cargo xtask bench outbound [durable|memory|known|redis|lookup]"),
     }
 }
 
@@ -80,16 +81,16 @@ async fn reserve_and_settle(limits: &Limits, charge: Charge) {
 }
 
 fn durable() -> anyhow::Result<()> {
-    println!("\n## Reserve and settle in a durable file, pairs a second (a policy of six rules, {DOMAINS} domains)\n");
+    println!("\n## Acquire and settle in a durable file ({DOMAINS} domains)\n");
     println!("| tasks | pairs a second | p50 ms | p99 ms |\n|---|---|---|---|");
-    let runtime = runtime()?;
+    let (runtime, urls) = (runtime()?, Arc::new(governed::urls(DOMAINS)?));
     for tasks in TASKS {
         let folder = tempfile::tempdir_in(".")?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::start());
         let store = DurableStore::open(folder.path().join("limits.redb"), Capacity::default(), clock)?;
-        let limits = limits(Arc::new(store))?;
-        runtime.block_on(fill(&limits, DOMAINS))?;
-        let (rate, mut took) = runtime.block_on(load(limits, tasks, Duration::from_secs(5)))?;
+        let outbound = governed::open(Arc::new(store))?;
+        runtime.block_on(fill(&outbound, DOMAINS))?;
+        let (rate, mut took) = runtime.block_on(load(&outbound, &urls, tasks, Duration::from_secs(5)))?;
         took.sort_unstable();
         let at = |part: usize| took[took.len() * part / 100].as_secs_f64() * 1_000.0;
         println!("| {tasks} | {rate:.0} | {:.2} | {:.2} |", at(50), at(99));
@@ -98,17 +99,22 @@ fn durable() -> anyhow::Result<()> {
 }
 
 #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
-async fn load(limits: Arc<Limits>, tasks: usize, lasts: Duration) -> anyhow::Result<(f64, Vec<Duration>)> {
+async fn load(
+    outbound: &Outbound,
+    urls: &Arc<Vec<Url>>,
+    tasks: usize,
+    lasts: Duration,
+) -> anyhow::Result<(f64, Vec<Duration>)> {
     let start = Instant::now();
     let all: Vec<_> = (0..tasks)
         .map(|_| {
-            let limits = Arc::clone(&limits);
+            let (outbound, urls) = (outbound.clone(), Arc::clone(urls));
             tokio::spawn(async move {
                 let mut took = Vec::new();
                 while start.elapsed() < lasts {
-                    let charge = domain(rand::rng().random_range(0..DOMAINS)).unwrap();
+                    let url = &urls[rand::rng().random_range(0..urls.len())];
                     let began = Instant::now();
-                    reserve_and_settle(&limits, charge).await;
+                    governed::pair(&outbound, url).await;
                     took.push(began.elapsed());
                 }
                 took
@@ -123,18 +129,18 @@ async fn load(limits: Arc<Limits>, tasks: usize, lasts: Duration) -> anyhow::Res
 }
 
 /// One request of each domain.
-async fn fill(limits: &Arc<Limits>, domains: usize) -> anyhow::Result<()> {
+async fn fill(outbound: &Outbound, domains: usize) -> anyhow::Result<()> {
     let next = Arc::new(AtomicUsize::new(0));
     let all: Vec<_> = (0..2_048)
         .map(|_| {
-            let (limits, next) = (Arc::clone(limits), Arc::clone(&next));
+            let (outbound, next) = (outbound.clone(), Arc::clone(&next));
             tokio::spawn(async move {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= domains {
                         return;
                     }
-                    reserve_and_settle(&limits, domain(number).unwrap()).await;
+                    governed::pair(&outbound, &governed::url(number).unwrap()).await;
                 }
             })
         })
@@ -148,13 +154,15 @@ async fn fill(limits: &Arc<Limits>, domains: usize) -> anyhow::Result<()> {
 fn memory() -> anyhow::Result<()> {
     const PAIRS: usize = 200_000;
     println!("\n## Reserve and settle in memory, pairs a second (a policy of six rules, medians of {ROUNDS} rounds)\n");
-    println!("| domains, threads | a limiter | the engine |\n|---|---|---|");
+    println!("| domains, threads | a limiter | the engine | outbound |\n|---|---|---|---|");
     for (domains, threads) in [(1_000, 1), (1_000, 2), (DOMAINS, 1), (DOMAINS, 2)] {
         let charges = (0..domains).map(domain).collect::<anyhow::Result<Vec<_>>>()?;
         let at = |i: usize, thread: usize| &charges[(i * 7_919 + thread * 31) % domains];
-        let stores = [(); 2].map(|()| MemoryStore::new(Capacity::default(), Arc::new(SystemClock::start())));
+        let urls = governed::urls(domains)?;
+        let stores = [(); 3].map(|()| MemoryStore::new(Capacity::default(), Arc::new(SystemClock::start())));
         let limiter = stores[0].limiter(Arc::new(policy()?));
         let limits = limits(Arc::new(stores[1].clone()))?;
+        let outbound = governed::open(Arc::new(stores[2].clone()))?;
         let direct = Contender::new(|thread: usize| {
             for i in 0..PAIRS {
                 let charge = at(i, thread);
@@ -169,7 +177,15 @@ fn memory() -> anyhow::Result<()> {
                 }
             });
         });
-        let times = rounds(&[direct, engine], threads, PAIRS * threads, ROUNDS);
+        let governed = Contender::new(|thread: usize| {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                for i in 0..PAIRS {
+                    governed::pair(&outbound, &urls[(i * 7_919 + thread * 31) % domains]).await;
+                }
+            });
+        });
+        let times = rounds(&[direct, engine, governed], threads, PAIRS * threads, ROUNDS);
         let pairs: Vec<String> = times.iter().map(|times| format!("{:.0}k", 1e6 / median(times))).collect();
         println!("| {domains}, {threads} | {} |", pairs.join(" | "));
     }
@@ -178,7 +194,7 @@ fn memory() -> anyhow::Result<()> {
 
 /// Each store in a process of its own, for what it takes is the process's.
 fn known() -> anyhow::Result<()> {
-    println!("\n## {KNOWN} known domains (a policy of six rules, one request of each)\n\n| | | | |\n|---|---|---|---|");
+    println!("\n## {KNOWN} known domains (one request of each)\n\n| | | | |\n|---|---|---|---|");
     for store in ["memory", "durable"] {
         let done = std::process::Command::new(std::env::current_exe()?).args(["outbound", "know", store]).status()?;
         anyhow::ensure!(done.success(), "{store}: {done}");
@@ -196,7 +212,7 @@ fn know(store: &str) -> anyhow::Result<()> {
     let before = rss()?;
     if store == "memory" {
         let memory = MemoryStore::new(capacity, clock);
-        runtime.block_on(fill(&limits(Arc::new(memory.clone()))?, KNOWN))?;
+        runtime.block_on(fill(&governed::open(Arc::new(memory.clone()))?, KNOWN))?;
         anyhow::ensure!(memory.len() == KNOWN);
         row("memory", &[("RSS MB", format!("{:.0}", rss()?)), ("at start", format!("{before:.0}"))]);
         return Ok(());
@@ -204,7 +220,7 @@ fn know(store: &str) -> anyhow::Result<()> {
     let open = || DurableStore::open(&path, capacity, Arc::clone(&clock));
     let durable = open()?;
     let start = Instant::now();
-    runtime.block_on(fill(&limits(Arc::new(durable.clone()))?, KNOWN))?;
+    runtime.block_on(fill(&governed::open(Arc::new(durable.clone()))?, KNOWN))?;
     anyhow::ensure!(durable.memory().len() == KNOWN);
     let filled = start.elapsed().as_secs_f64();
     row(

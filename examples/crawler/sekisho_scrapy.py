@@ -48,7 +48,7 @@ class SekishoMiddleware:
         await asyncio.sleep(turn["wait_ms"] / 1000)
 
     async def process_response(self, request, response):
-        retry_after = response.headers.get("Retry-After") if response.status in (429, 503) else None
+        retry_after = response.headers.get("Retry-After")
         await self.settle(request, response.status, retry_after and retry_after.decode("latin-1"))
         return response
 
@@ -59,12 +59,8 @@ class SekishoMiddleware:
         # Popped, for a retry is made of this request; without one, nobody was asked.
         if not (permit := request.meta.pop(PERMIT, None)):
             return
-        said = {"permit": permit, "status": status}
         try:
-            try:
-                await self.post("settle", said | ({"retry_after": retry_after} if retry_after else {}))
-            except ValueError:
-                await self.post("settle", said)  # a Retry-After that nobody can read
+            await self.post("settle", {"permit": permit, "status": status, "retry_after": retry_after})
         except (OSError, ValueError) as error:
             log.warning("not settled, it stays charged: %s: %s", request.url, error)
 

@@ -4,14 +4,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sekisho::clock::SystemClock;
 use sekisho::key::Subject;
-use sekisho::limits::{
-    Capacity, Charge, Cost, LimitStore, Limits, MemoryStore, Period, Policy, RedisStore, Rule, TimeZone,
-};
+use sekisho::limits::{Charge, Cost, LimitStore, Limits, Period, Policy, RedisStore, Rule, TimeZone};
 use sekisho::limits::{ReserveOptions, Reserved};
 use sekisho::outbound::{Acquired, DomainPolicy, Domains, Kind, Outbound, Outcome, Settings, Site, Terms, parse_url};
 use sekisho_testkit::RedisServer;
+use url::Url;
 
 const RULES: usize = 100_000;
 const ROUNDS: usize = 5;
@@ -21,6 +19,19 @@ const TASKS: usize = 64;
 fn open_terms() -> Terms {
     let none = Duration::ZERO;
     Terms { max_requests_per_day: 0, max_pages_per_day: 0, interval: (none, none), concurrency: 0, ..Terms::default() }
+}
+
+/// Under those terms.
+pub(super) fn open(store: Arc<dyn LimitStore>) -> anyhow::Result<Outbound> {
+    Ok(Outbound::new(Domains::new(open_terms(), Settings::default())?, store))
+}
+
+pub(super) fn url(number: usize) -> anyhow::Result<Url> {
+    Ok(parse_url("url", &format!("https://domain-{number:07}.example/"))?)
+}
+
+pub(super) fn urls(domains: usize) -> anyhow::Result<Vec<Url>> {
+    (0..domains).map(url).collect()
 }
 
 fn rules() -> anyhow::Result<Domains> {
@@ -61,30 +72,7 @@ pub(super) fn lookup() -> anyhow::Result<()> {
     Ok(())
 }
 
-#[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
-pub(super) fn acquire() -> anyhow::Result<()> {
-    println!("\n## Acquire and settle in memory, pairs a second (one thread, 10,000 domains)\n");
-    println!("| | pairs a second |\n|---|---|");
-    let store = MemoryStore::new(Capacity::default(), Arc::new(SystemClock::start()));
-    let outbound = Outbound::new(Domains::new(open_terms(), Settings::default())?, Arc::new(store));
-    let urls: Vec<_> = (0..10_000).map(|i| format!("https://domain-{i}.example/")).collect();
-    let urls: Vec<_> = urls.iter().map(|url| parse_url("url", url)).collect::<Result<_, _>>()?;
-    let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let mut rates = Vec::new();
-    for _ in 0..ROUNDS {
-        let start = Instant::now();
-        runtime.block_on(async {
-            for url in urls.iter().cycle().take(200_000) {
-                pair(&outbound, url).await;
-            }
-        });
-        rates.push(200_000.0 / start.elapsed().as_secs_f64());
-    }
-    println!("| acquire and settle | {:.0} |", middle(rates));
-    Ok(())
-}
-
-async fn pair(outbound: &Outbound, url: &url::Url) {
+pub(super) async fn pair(outbound: &Outbound, url: &Url) {
     let Acquired::Admitted(admitted) = outbound.acquire(url, Kind::Page).await.unwrap() else { panic!("it is open") };
     let outcome = Outcome::Answered { status: 200, page: true, not_before: None };
     outbound.settle(&admitted.permit, outcome).await.unwrap();
@@ -113,7 +101,7 @@ pub(super) fn redis() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let store: Arc<dyn LimitStore> =
         Arc::new(runtime.block_on(RedisStore::connect(&server.url(), Duration::from_secs(10), None))?);
-    let outbound = Outbound::new(Domains::new(open_terms(), Settings::default())?, Arc::clone(&store));
+    let outbound = open(Arc::clone(&store))?;
     let limits = Arc::new(Limits::new(vec![same_rules()?], store)?);
     let cost = Cost::requests(1)?.and("pages", 1)?.and("turns", 1)?;
     let (mut governed, mut plain) = (Vec::new(), Vec::new());
@@ -128,7 +116,7 @@ pub(super) fn redis() -> anyhow::Result<()> {
                         let mut done = 0;
                         while start.elapsed() < Duration::from_secs(2) {
                             let number = (task * 7_919 + done * 104_729) % 10_000;
-                            let name = format!("domain-{number}.example");
+                            let name = format!("domain-{number:07}.example");
                             if is_plain {
                                 let charges =
                                     [Charge::new("plain", Subject::new(&name).unwrap()).costing(cost.clone())];
@@ -136,7 +124,7 @@ pub(super) fn redis() -> anyhow::Result<()> {
                                 let Reserved::Admitted(admission) = reserved else { panic!("it is open") };
                                 admission.settle(&cost).await.unwrap();
                             } else {
-                                pair(&outbound, &parse_url("url", &format!("http://{name}/")).unwrap()).await;
+                                pair(&outbound, &url(number).unwrap()).await;
                             }
                             done += 1;
                         }

@@ -117,11 +117,12 @@ impl App {
         let elevation = Heights::of(&config, &backend, &metrics, before.and_then(|before| before.elevation.as_ref()));
         let before_outbound = before.and_then(|before| before.outbound.as_ref());
         let outbound = metrics.collect(|| open_outbound(&config, &backend, before_outbound));
-        let fetcher = config.outbound.as_ref().zip(outbound.as_ref()).map(|(of, outbound)| fetcher::open(of, outbound));
         let caches = match before {
             Some(before) => Arc::clone(&before.caches),
             None => Arc::new(Caches::open(&config.caches, &backend, outbound.as_ref(), &metrics)?),
         };
+        let fetched = config.outbound.as_ref().zip(outbound.as_ref());
+        let fetcher = fetched.map(|(of, outbound)| metrics.collect(|| fetcher::open(of, outbound, &caches)));
         Ok(Arc::new(Self {
             gate,
             config,

@@ -7,6 +7,7 @@ use axum::http::header::RETRY_AFTER;
 use sekisho::Error;
 use sekisho::clock::Timestamp;
 use sekisho::outbound::{Acquired, Denied, Kind, Outbound, Outcome, Permit, not_before};
+use tokio::time::Instant;
 use url::Url;
 
 /// Admitted, and its turn has come. Dropped without an end it was sent, and nobody knows what became of it.
@@ -14,8 +15,9 @@ use url::Url;
 pub(crate) struct Outgoing {
     outbound: Outbound,
     permit: Option<Permit>,
-    /// The store's time when it was admitted.
+    /// The store's time when it was admitted, and since when that is.
     at: Timestamp,
+    since: Instant,
 }
 
 impl Outgoing {
@@ -26,7 +28,8 @@ impl Outgoing {
             Acquired::Denied(denied) => return Ok(Err(denied)),
         };
         let wait = admitted.wait_until.map_or(Duration::ZERO, |turn| turn.since(admitted.at));
-        let mut outgoing = Self { outbound: outbound.clone(), permit: Some(admitted.permit), at: admitted.at + wait };
+        let (permit, at, since) = (Some(admitted.permit), admitted.at, Instant::now());
+        let mut outgoing = Self { outbound: outbound.clone(), permit, at, since };
         if !wait.is_zero() {
             // Whoever leaves while it waits has sent nothing.
             let waiting = Waiting(&mut outgoing);
@@ -38,13 +41,19 @@ impl Outgoing {
 
     /// What an answer means for its domain.
     pub(crate) fn answered(&self, status: u16, headers: &HeaderMap) -> Outcome {
-        let said = headers.get(RETRY_AFTER).and_then(|said| said.to_str().ok()).filter(|_| matches!(status, 429 | 503));
-        Outcome::Answered { status, page: false, not_before: said.and_then(|said| not_before(said, self.at)) }
+        let said = headers.get(RETRY_AFTER).and_then(|said| said.to_str().ok()).filter(|_| says_no(status));
+        Outcome::Answered { status, page: false, not_before: said.and_then(|said| not_before(said, self.now())) }
     }
 
-    /// The same, where the answer said how long to wait.
-    pub(crate) fn refused_for(&self, wait: Duration) -> Outcome {
-        Outcome::Answered { status: 503, page: false, not_before: Some(self.at + wait) }
+    /// The same, of an answer that is known to have said how long to wait, if it did.
+    pub(crate) fn refused(&self, status: u16, wait: Option<Duration>) -> Outcome {
+        let not_before = wait.filter(|_| says_no(status)).map(|wait| self.now() + wait);
+        Outcome::Answered { status, page: false, not_before }
+    }
+
+    /// On the store's clock.
+    fn now(&self) -> Timestamp {
+        self.at + self.since.elapsed()
     }
 
     /// A store that does not answer keeps nobody: the lease ends it.
@@ -61,6 +70,11 @@ impl Outgoing {
         let outbound = self.outbound.clone();
         drop(runtime.spawn(async move { outbound.settle(&permit, outcome).await }));
     }
+}
+
+/// Whether its server wants to be left alone.
+const fn says_no(status: u16) -> bool {
+    matches!(status, 429 | 503)
 }
 
 impl Drop for Outgoing {

@@ -7,6 +7,7 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
 
+use serde_json::json;
 use support::upstream::Upstream;
 use support::{TestServer, until};
 
@@ -57,6 +58,7 @@ fn a25_no_request_writes_a_line_of_its_own() {
         (std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap(), Upstream::start());
     let server = TestServer::start(&format!(
         r#"
+outbound: {{ interval: 0s }}
 policies:
   calls: {{ subject: ip, rules: [{{ name: minute, algorithm: fixed_window, limit: 100000, window: 60s }}] }}
   none: {{ subject: ip, rules: [{{ name: minute, algorithm: fixed_window, limit: 1, window: 60s }}] }}
@@ -78,6 +80,17 @@ routes:
     assert_eq!(support::raw_answer(&mut stream).0, "400");
     until(|| server.counted("calls", "127.0.0.1") == (1, 0));
     assert_eq!(lines.all().len(), quiet, "denials and clients' mistakes are for the metrics: {:?}", lines.all());
+
+    // What domains say is written down, but no flood of it; whoever is then denied is not.
+    for domain in 0..30 {
+        let acquire = || server.post("/v1/outbound/acquire", json!({ "url": format!("http://d{domain}.com/") })).expect(200);
+        let settled = json!({ "permit": acquire()["permit"], "status": 429, "retry_after": 3_600 });
+        server.post("/v1/outbound/settle", settled).expect(200);
+        assert_eq!(acquire()["reason"], "domain_cooldown");
+    }
+    let said = lines.with("a domain wants to be left alone");
+    assert_eq!((said.len(), lines.all().len()), (10, quiet + 10), "the clock stands still here");
+    assert!(said[0].contains("d0.com") && said[0].contains("3600s"), "{}", said[0]);
 
     for _ in 0..300 {
         assert_eq!(server.gateway("GET", "/gone", &[]).status, 502);

@@ -82,6 +82,31 @@ fn c35_every_act_has_its_lines() {
 }
 
 #[test]
+fn whoever_lifts_a_cooldown_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    std::fs::write(&file, "outbound: {}\naudit: { to: audit.jsonl }\n").unwrap();
+    let environment = Environment::from([("SEKISHO_API_TOKEN", TOKEN)]);
+    let server = TestServer::with(Config::read(&file).unwrap().with_environment(&environment).unwrap());
+    let acquired = post(&server, "/v1/outbound/acquire", &json!({ "url": "http://a.example.com/" })).expect(200);
+    let settled = json!({ "permit": acquired["permit"], "status": 429, "retry_after": 60 });
+    post(&server, "/v1/outbound/settle", &settled).expect(200);
+    let bearer = format!("Bearer {TOKEN}");
+    let lift = |domain: &str| {
+        let path = format!("/v1/outbound/domains/{domain}/cooldown");
+        server.send("DELETE", &path, &[("authorization", &bearer)], String::new())
+    };
+    lift("www.Example.com").expect(200);
+    lift("a%20b").expect(400);
+    let lines = lines(folder.path());
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for (line, step) in lines.iter().zip(["asked", "done"]) {
+        assert_eq!((&line["act"], &line["step"]), (&json!("lift_cooldown"), &json!(step)));
+        assert_eq!((&line["domain"], &line["who"]), (&json!("example.com"), &json!("token:c7bb8986")));
+    }
+}
+
+#[test]
 fn a_log_that_is_turned_over_goes_on_after_a_reload() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::with(config(folder.path(), "audit.jsonl"));

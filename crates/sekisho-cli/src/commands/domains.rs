@@ -178,8 +178,10 @@ fn budgets(domains: &[Value]) {
 fn shown(name: &str, value: &Value) -> String {
     match value {
         Value::Number(number) if number.as_u64() == Some(0) && name != "zone" => "unlimited".to_owned(),
-        Value::Array(ends) if ends.len() == 2 && ends[0] == ends[1] => format!("{}s", ends[0]),
-        Value::Array(ends) if ends.len() == 2 => format!("{}s to {}s", ends[0], ends[1]),
+        Value::Array(ends) if ends.len() == 2 => {
+            let (least, most) = (ends[0].as_f64().unwrap_or_default(), ends[1].as_f64().unwrap_or_default());
+            if least == most { format!("{least}s") } else { format!("{least}s to {most}s") }
+        }
         value => text(value),
     }
 }

@@ -151,7 +151,9 @@ fn content(answer: &Value) -> Result<Vec<u8>, Failure> {
 fn trouble(answer: &Value) -> Option<String> {
     let reason = answer["reason"].as_str()?;
     let detail = answer["detail"].as_str().map_or_else(String::new, |detail| format!(": {detail}"));
-    Some(format!("{reason}{detail}"))
+    let until = answer["retry_at"].as_i64().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+    let until = until.map_or_else(String::new, |until| format!(", until {until}"));
+    Some(format!("{reason}{detail}{until}"))
 }
 
 /// First the body under its name, whole, then the line that says so: a crash between them costs one fetch more.

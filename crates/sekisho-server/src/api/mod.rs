@@ -29,13 +29,14 @@ use axum::extract::{FromRequest as _, Request, State};
 use axum::http::Method;
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
-use axum::middleware::{Next, from_fn, from_fn_with_state};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use tokio::time::{Instant, timeout};
 use tower::Service as _;
 
 use crate::app::App;
 use crate::caller::bearer;
+use crate::config::Config;
 use crate::facts::Peer;
 use crate::live::Live;
 use crate::respond::Problem;
@@ -57,7 +58,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .fallback(async || Problem::not_found())
         .layer(from_fn_with_state(Arc::clone(&app), authorized))
         .layer(from_fn_with_state(Arc::clone(&app), metrics::count))
-        .layer(from_fn(in_time))
+        .layer(from_fn_with_state(Arc::clone(&app), in_time))
         .with_state(app)
 }
 
@@ -81,8 +82,15 @@ async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<Response,
     decide::check(State(Arc::clone(app)), body.unwrap_or_else(|_| Err(Problem::timed_out()))?).await
 }
 
-async fn in_time(request: Request, next: Next) -> Response {
-    timeout(REQUEST_TIMEOUT, next.run(request)).await.unwrap_or_else(|_| Problem::timed_out().into_response())
+async fn in_time(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let limit = time_for(request.uri().path(), &app.config);
+    timeout(limit, next.run(request)).await.unwrap_or_else(|_| Problem::timed_out().into_response())
+}
+
+/// A fetch may wait for its turn and then for its answer; the configuration bounds both.
+fn time_for(path: &str, config: &Config) -> Duration {
+    let fetching = config.outbound.as_ref().filter(|_| path == "/v1/fetch");
+    REQUEST_TIMEOUT + fetching.map_or(Duration::ZERO, |outbound| outbound.settings.max_wait + outbound.timeout)
 }
 
 async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -141,7 +149,6 @@ mod tests {
     use sekisho::backend::Backend;
 
     use super::*;
-    use crate::config::Config;
 
     #[test]
     fn a69_only_names_that_no_page_has_are_local() {
@@ -161,6 +168,14 @@ mod tests {
             assert!(!is_local(Some(host)), "{host}");
         }
         assert!(is_local(None), "HTTP/1.0");
+    }
+
+    #[test]
+    fn a_fetch_has_the_time_that_it_may_wait() {
+        let seconds = |path: &str, yaml: &str| time_for(path, &Config::parse("test.yaml", yaml).unwrap()).as_secs();
+        assert_eq!(seconds("/v1/fetch", "outbound: { max_wait: 4m, timeout: 20s }"), 240 + 20 + 30);
+        assert_eq!(seconds("/v1/outbound/acquire", "outbound: { max_wait: 4m }"), 30);
+        assert_eq!(seconds("/v1/fetch", "{}"), 30);
     }
 
     /// axum's router names its paths only when it is printed for debugging, those of the fallback among them.

@@ -160,13 +160,19 @@ pub(super) async fn settle(
     Body(body): Body<SettleBody>,
 ) -> Result<Json<SettledView>, Problem> {
     let outbound = outbound(&app)?;
-    let (permit, outcome) = settled(&body, app.backend.clock.now()).map_err(|invalid| Problem::invalid(&invalid))?;
+    let permit: Permit = body.permit.parse().map_err(|invalid| Problem::invalid(&invalid))?;
+    // Seconds are counted from the store's now, or instances whose clocks differ would not agree on them.
+    let now = match body.retry_after {
+        Some(_) => outbound.time(&permit).await.unwrap_or_else(|_| app.backend.clock.now()),
+        None => app.backend.clock.now(),
+    };
+    let outcome = outcome(&body, now).map_err(|invalid| Problem::invalid(&invalid))?;
     outbound.settle(&permit, outcome).await.map_err(|error| app.problem(&error))?;
     Ok(Json(SettledView { settled: true }))
 }
 
 /// What was said of a request, as the engine takes it.
-fn settled(body: &SettleBody, now: Timestamp) -> Result<(Permit, Outcome), Invalid> {
+fn outcome(body: &SettleBody, now: Timestamp) -> Result<Outcome, Invalid> {
     // It is another server's header: what cannot be read in it is as if it were not there.
     let asked_for = |status: u64| match &body.retry_after {
         _ if !matches!(status, 300..=399 | 429 | 503) => None,
@@ -174,7 +180,7 @@ fn settled(body: &SettleBody, now: Timestamp) -> Result<(Permit, Outcome), Inval
         Some(RetryAfterText::Seconds(Amount(seconds))) => Some(now + Duration::from_secs(*seconds)),
         Some(RetryAfterText::Text(text)) => not_before(text, now),
     };
-    let outcome = match &body.status {
+    Ok(match &body.status {
         Status::None(NoStatus::NotSent) => Outcome::NotSent,
         Status::None(NoStatus::NoAnswer) => Outcome::NoAnswer,
         Status::Answered(Amount(status @ 100..=599)) => {
@@ -184,8 +190,7 @@ fn settled(body: &SettleBody, now: Timestamp) -> Result<(Permit, Outcome), Inval
         Status::Answered(Amount(status)) => {
             return Err(Invalid::new("status", format!("must be 100 to 599; it is {status}")));
         }
-    };
-    Ok((body.permit.parse()?, outcome))
+    })
 }
 
 pub(super) async fn domain(

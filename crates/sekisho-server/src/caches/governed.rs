@@ -1,6 +1,6 @@
 //! An origin that is asked only when its domain's policy allows it.
 
-use sekisho::cache::{Failure, HttpOrigin, Key, Origin, OriginFuture, Reply, Validators};
+use sekisho::cache::{Failure, HttpOrigin, Key, Origin, OriginFuture, Reached, Reply, Validators};
 use sekisho::outbound::{Outbound, Outcome};
 
 use crate::outgoing::Outgoing;
@@ -21,7 +21,7 @@ impl Origin for Governed {
                 Err(denied) => {
                     let reason = format!("{} is not asked: {}", url.host_str().unwrap_or(""), denied.reason.as_str());
                     let retry_after = denied.retry_at.map(|at| at.since(denied.at));
-                    return Err(Failure { reason, retry_after });
+                    return Err(Failure { reason, retry_after, reached: Reached::Nobody });
                 }
             };
             let reply = self.origin.fetch(key, known).await;
@@ -30,8 +30,11 @@ impl Origin for Governed {
                 Ok(Reply::Fetched(_)) => answered(200),
                 Ok(Reply::NotModified) => answered(304),
                 Ok(Reply::Missing) => answered(404),
-                Err(Failure { retry_after: Some(wait), .. }) => outgoing.refused_for(*wait),
-                Err(_) => Outcome::NoAnswer,
+                Err(failure) => match failure.reached {
+                    Reached::Nobody => Outcome::NotSent,
+                    Reached::Perhaps => Outcome::NoAnswer,
+                    Reached::Answered(status) => outgoing.refused(status, failure.retry_after),
+                },
             };
             outgoing.end(outcome).await;
             reply

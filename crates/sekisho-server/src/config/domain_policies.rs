@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sekisho::Invalid;
 use sekisho::limits::MAX_AMOUNT;
 use sekisho::outbound::{Charged, DomainPolicy, Domains, Settings, Terms};
 
@@ -13,6 +14,8 @@ use super::tree::{self, Key, Node, Value};
 
 const CHARGED: [(&str, Charged); 2] = [("sent", Charged::Sent), ("success", Charged::Success)];
 const MODES: [(&str, bool); 2] = [("enforce", false), ("observe", true)];
+/// So many mistakes are shown at once.
+const MANY: usize = 20;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// What a file of policies says.
@@ -82,11 +85,12 @@ struct Rule<'a> {
 impl File<'_> {
     fn domains(&mut self, root: &Node, defaults: &Terms, settings: Settings) -> Option<Domains> {
         let entries = self.reader.map(root, "the file")?;
-        let (mut terms, mut rules) = (defaults.clone(), Vec::new());
+        let (mut terms, mut places, mut rules) = (defaults.clone(), Vec::new(), Vec::new());
         for (key, node) in entries {
             match key.name.as_str() {
                 "default_policy" => {
-                    let (said, places) = self.policy(node, "default_policy", &[])?;
+                    let said;
+                    (said, places) = self.policy(node, "default_policy", &[])?;
                     terms = defaults.overridden(&said);
                     self.warn_of_terms("default_policy", &terms, &places);
                 }
@@ -94,21 +98,31 @@ impl File<'_> {
                 _ => self.ignore(key),
             }
         }
-        let domains = Domains::new(terms, settings);
-        let domains = domains.map_err(|invalid| self.reader.complain(root.at, invalid.to_string())).ok()?;
         for rule in &rules {
-            let terms = domains.default_terms().overridden(&rule.said);
+            let terms = terms.overridden(&rule.said);
             self.warn_of_terms(rule.domain, &terms, &rule.places);
         }
-        let listed = rules.iter().map(|rule| (rule.domain, rule.said.clone()));
-        match domains.with_rules(listed) {
-            Ok(domains) => Some(domains),
-            Err((i, invalid)) => {
-                let rule = &rules[i];
-                let place = rule.places.iter().find(|(name, _)| *name == invalid.field).map_or(rule.at, |(_, at)| *at);
-                self.reader.complain(place, format!("`{}` {}", invalid.field, invalid.reason));
-                None
+        // What is wrong is told and left out, so that all of it is told at once; a file that is all wrong is told enough of.
+        while self.reader.problems.len() < MANY {
+            let domains = Domains::new(terms.clone(), settings);
+            let domains = domains.map_err(|invalid| self.refuse(&invalid, &places, root.at)).ok()?;
+            match domains.with_rules(rules.iter().map(|rule| (rule.domain, rule.said.clone()))) {
+                Ok(domains) => return Some(domains),
+                Err((i, invalid)) => {
+                    let wrong = rules.remove(i);
+                    self.refuse(&invalid, &wrong.places, wrong.at);
+                }
             }
+        }
+        None
+    }
+
+    /// Complains where the field stands, and otherwise of all of it.
+    fn refuse(&mut self, invalid: &Invalid, places: &[(&str, At)], whole: At) {
+        let place = places.iter().find(|(name, _)| *name == invalid.field).map_or(whole, |(_, at)| *at);
+        // The reader may have said it better.
+        if self.reader.problems.iter().all(|problem| problem.at != place) {
+            self.reader.complain(place, format!("`{}` {}", invalid.field, invalid.reason));
         }
     }
 

@@ -368,7 +368,7 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         config.elevation = elevation::read(reader, node, &mut config.policies, &named, config.store.timeout);
     }
     if let Some(node) = fields.take("outbound") {
-        config.outbound = outbound::read(reader, node, &config.store);
+        config.outbound = outbound::read(reader, node, &config.store, &config.caches);
     }
     if config.outbound.is_none() {
         for route in config.routes.iter().filter(|route| matches!(&route.action, Action::Forward(to) if to.outbound)) {

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sekisho::cache::Shape;
 use sekisho::identity::IpNet;
 use sekisho::limits::OnFailure;
 use sekisho::outbound::{Domains, Settings, Terms};
 
+use super::caches::{CacheConfig, OriginConfig};
 use super::domain_policies::{DomainFile, read_domain_file};
 use super::problem::ConfigError;
 use super::read::{Fields, Reader};
@@ -34,6 +36,8 @@ pub struct OutboundConfig {
     pub user_agent: String,
     pub timeout: Duration,
     pub max_bytes: usize,
+    /// The cache that what was fetched is kept in. This process's memory if there is none.
+    pub cache: Option<String>,
     policies: DomainFile,
 }
 
@@ -50,6 +54,7 @@ impl Default for OutboundConfig {
             user_agent: concat!("sekisho/", env!("CARGO_PKG_VERSION")).to_owned(),
             timeout: Duration::from_secs(30),
             max_bytes: 16 << 20,
+            cache: None,
             policies: DomainFile::default(),
         }
     }
@@ -82,7 +87,12 @@ impl OutboundConfig {
     }
 }
 
-pub(super) fn read(reader: &mut Reader, node: &Node, store: &StoreConfig) -> Option<OutboundConfig> {
+pub(super) fn read(
+    reader: &mut Reader,
+    node: &Node,
+    store: &StoreConfig,
+    caches: &[CacheConfig],
+) -> Option<OutboundConfig> {
     let fields = reader.fields(node, "outbound", &keys::OUTBOUND)?;
     let mut config = OutboundConfig::default();
     let mut path = |name: &str| Some(PathBuf::from(reader.text(fields.peek(name)?, name)?));
@@ -110,6 +120,7 @@ pub(super) fn read(reader: &mut Reader, node: &Node, store: &StoreConfig) -> Opt
         }
         config.max_bytes = bytes;
     }
+    config.cache = fields.peek("cache").and_then(|node| read_cache(reader, node, caches));
     config.settings.on_failure = config.on_failure.unwrap_or(store.on_failure);
     match Domains::new(config.defaults.clone(), config.settings) {
         Ok(domains) => config.policies.domains = Arc::new(domains),
@@ -137,6 +148,21 @@ fn read_times(reader: &mut Reader, fields: &Fields<'_>, config: &mut OutboundCon
         let at = fields.at("lease").max(fields.at("max_wait"));
         reader.complain(at, "`lease` must be longer than `max_wait`: it runs while a turn is waited for");
     }
+}
+
+/// Pages are written there under a name of their own, so it must be nobody else's.
+fn read_cache(reader: &mut Reader, node: &Node, caches: &[CacheConfig]) -> Option<String> {
+    let name = reader.text(node, "cache")?;
+    let Some(cache) = caches.iter().find(|cache| cache.name == name) else {
+        reader.complain(node.at, format!("`cache` must name one of `caches`; there is no `{name}`"));
+        return None;
+    };
+    let is_plain = matches!(cache.origin, OriginConfig::None) && cache.shape == Shape::Hash;
+    if !is_plain || cache.key.names().len() != 1 {
+        let needs = "a `key` of one part, such as \"page:{url}\", no `origin`, and `l2: hash`";
+        reader.complain(node.at, format!("`cache` must name a cache that has {needs}; `{name}` has not"));
+    }
+    Some(name.to_owned())
 }
 
 /// It is a header's value, and its first word is what robots.txt calls us.

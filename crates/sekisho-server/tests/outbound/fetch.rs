@@ -1,5 +1,10 @@
 //! `POST /v1/fetch`
 
+use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sekisho_server::config::Config;
+use sekisho_testkit::RedisServer;
 use serde_json::{Value, json};
 
 use super::support::TestServer;
@@ -68,6 +73,57 @@ fn what_is_not_fetched_says_why_with_200() {
     }
     // robots.txt and the page that is not there.
     assert_eq!(spent(&server, "127.0.0.1"), (json!(2), json!(0)));
+    let metrics = server.get("/metrics").text;
+    for (outcome, count) in [("http_status", 1), ("address_refused", 3), ("unreachable", 1), ("fetched", 0)] {
+        let line = format!("sekisho_fetches_total{{outcome=\"{outcome}\"}} {count}\n");
+        assert!(metrics.contains(&line), "no {line} in {metrics}");
+    }
+}
+
+#[test]
+fn what_one_instance_has_fetched_another_asks_for_conditionally() {
+    let turns = AtomicUsize::new(0);
+    // Each instance asks for robots.txt, which is not there, and then for the page.
+    let origin = Origin::start(move |stream| {
+        let answer: &[u8] = match turns.fetch_add(1, Ordering::SeqCst) {
+            0 | 2 => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+            1 => b"HTTP/1.1 200 OK\r\netag: \"v1\"\r\ncontent-length: 4\r\n\r\npage",
+            _ => b"HTTP/1.1 304 Not Modified\r\netag: \"v1\"\r\n\r\n",
+        };
+        stream.write_all(answer).is_ok()
+    });
+    let redis = RedisServer::start();
+    let config = format!(
+        "store: {{ url: \"{}\", timeout: 20s }}\n\
+         caches: {{ pages: {{ key: \"page:{{url}}\", store: {{ timeout: 20s }} }} }}\n\
+         outbound: {{ interval: 0s, allow_addresses: [127.0.0.1/32], cache: pages }}\n",
+        redis.url()
+    );
+    let start = || TestServer::on_its_store(Config::parse("test.yaml", &config).unwrap());
+    let servers = [start(), start()];
+    let url = format!("http://{}/", origin.address);
+    for (server, is_kept) in servers.iter().zip([false, true]) {
+        let fetched = fetch(server, &url);
+        let found = (&fetched["ok"], &fetched["body"], &fetched["from_cache"]);
+        assert_eq!(found, (&json!(true), &json!("page"), &json!(is_kept)), "{fetched}");
+    }
+    let (asked, _) = origin.requests();
+    assert!(String::from_utf8_lossy(&asked[3]).contains("if-none-match: \"v1\""), "{asked:?}");
+    assert_eq!(spent(&servers[0], "127.0.0.1"), (json!(4), json!(1)), "a 304 is no page");
+}
+
+#[test]
+fn a_cache_for_pages_is_one_that_can_keep_them() {
+    for (caches, said) in [
+        ("{}", "there is no `pages`"),
+        ("{ pages: { key: \"p:{a}:{b}\" } }", "a `key` of one part"),
+        ("{ pages: { key: \"p:{a}\", origin: { http: \"http://x.example/{a}\" } } }", "no `origin`"),
+        ("{ pages: { key: \"p:{a}\", l2: json } }", "`l2: hash`"),
+    ] {
+        let config = format!("caches: {caches}\noutbound: {{ cache: pages }}\n");
+        let error = Config::parse("test.yaml", &config).unwrap_err().to_string();
+        assert!(error.contains("test.yaml:2:20: `cache` must name") && error.contains(said), "{error}");
+    }
 }
 
 #[test]

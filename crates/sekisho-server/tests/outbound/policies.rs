@@ -96,10 +96,16 @@ fn mistakes_are_shown_at_their_place() {
         ("allowlist:\n  - { domain: a.com }\n  - { domain: A.com. }", "3:15: `domain` `a.com` has a rule already"),
         ("allowlist:\n  - { domain: a.com, concurrency: -1 }", "2:35: `concurrency` must be 0 to 1000000; it is -1"),
         ("allowlist:\n  - { domain: a.com, qps: 0.000000000001 }", "2:27: `qps` must be 1 microsecond to 366 days"),
+        ("# first\ndefault_policy:\n  qps: 0.000000000001\n", "3:8: `qps` must be 1 microsecond to 366 days"),
         ("default_policy: {\n", "1:17: unclosed bracket"),
     ] {
         let error = read(text).expect_err(text);
         assert!(error.contains(&format!("domains.yaml:{expected}")) || error.contains(expected), "{text}: {error}");
+    }
+    let several = "allowlist:\n  - { domain: com }\n  - { domain: a.com }\n  - { domain: a.com }\n  - { domain: \"\" }\n";
+    let error = read(several).unwrap_err();
+    for place in ["2:15: `domain` `com` is a public suffix", "4:15: `domain` `a.com` has a rule", "5:15: `domain`"] {
+        assert!(error.contains(place), "no {place} in {error}");
     }
 }
 

@@ -1,7 +1,11 @@
 //! What a crawler in any language asks, and is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use sekisho::backend::Backend;
+use sekisho::clock::{ManualClock, Timestamp};
+use sekisho::limits::MemoryStore;
 use sekisho_server::config::Config;
 use sekisho_testkit::RedisServer;
 use serde_json::{Value, json};
@@ -119,6 +123,25 @@ fn a_domain_is_left_alone_as_long_as_it_says_and_an_operator_can_lift_it() {
             .expect(200);
         assert_eq!((&lifted["cooldown_until"], &lifted["requests_today"]), (&Value::Null, &json!(1)));
     }
+}
+
+#[test]
+fn a_pause_is_measured_by_the_clock_that_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let now = Timestamp::from_secs(1_759_104_020);
+    // As where the clock of Redis is ahead of ours.
+    let (ours, theirs) = (ManualClock::at(now), ManualClock::at(now + Duration::from_secs(3_600)));
+    let config = config(&folder, FEW, "");
+    let store = MemoryStore::new(config.memory, Arc::new(theirs.clone()));
+    let backend = Backend { outbound: Arc::new(store), ..Backend::memory_on(config.memory, Arc::new(ours.clone())) };
+    let server = TestServer::serve(config, ours, Some(backend));
+    let acquired = acquire(&server, "http://example.com/");
+    theirs.advance(Duration::from_secs(5));
+    let body = json!({ "permit": acquired["permit"], "status": 429, "retry_after": 60 });
+    server.post("/v1/outbound/settle", body).expect(200);
+    let denied = acquire(&server, "http://example.com/");
+    let until = (now + Duration::from_secs(3_665)).as_millis_ceil();
+    assert_eq!((&denied["reason"], &denied["retry_at"]), (&json!("domain_cooldown"), &json!(until)));
 }
 
 #[test]

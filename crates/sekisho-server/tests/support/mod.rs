@@ -75,7 +75,7 @@ impl TestServer {
         Self::serve(config, ManualClock::default(), None)
     }
 
-    fn serve(mut config: Config, clock: ManualClock, backend: Option<Backend>) -> Self {
+    pub(crate) fn serve(mut config: Config, clock: ManualClock, backend: Option<Backend>) -> Self {
         // A test's own client is the last to go, and nobody is told to go elsewhere.
         if config.connections.drain == Connections::default().drain {
             config.connections.drain = Duration::ZERO;

@@ -51,7 +51,7 @@ pub use get::Get;
 pub use http::{HttpClient, HttpOrigin, HttpTerms, UrlTemplate};
 pub use key::Key;
 pub use l1::{Policy, Room};
-pub use origin::{Failure, Fetched, Origin, OriginFuture, Reply, Validators};
+pub use origin::{Failure, Fetched, Origin, OriginFuture, Reached, Reply, Validators};
 pub use pattern::KeyPattern;
 #[cfg(feature = "redis")]
 pub use redis::{Compression, RedisStore, RedisTerms, Shape};

@@ -56,11 +56,24 @@ pub struct Failure {
     pub reason: String,
     /// Not to be asked again before.
     pub retry_after: Option<Duration>,
+    pub reached: Reached,
+}
+
+/// How far a request that failed has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reached {
+    /// It never left: the name did not resolve, or nobody could be connected to.
+    Nobody,
+    /// It may have been asked.
+    #[default]
+    Perhaps,
+    /// It answered, with this status.
+    Answered(u16),
 }
 
 impl Failure {
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), retry_after: None }
+        Self { reason: reason.into(), retry_after: None, reached: Reached::Perhaps }
     }
 }
 

@@ -7,7 +7,7 @@ use super::engine::settle_by;
 use super::fallback::end_as_backed;
 use super::policy::Cost;
 use super::reservation::{Backing, Held, ReservationId, Tag};
-use super::store::{End, EndHow, LimitStore, Target};
+use super::store::{End, EndHow, LimitStore, Targets};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::open::{Counted, OpenReservations, Watch};
@@ -29,7 +29,7 @@ pub struct Admission {
     /// A caller's key made the tag, or its id was given out: others may end it as well.
     is_shared: bool,
     backing: Backing,
-    targets: Vec<Target>,
+    targets: Targets,
     expires_at: Timestamp,
     decision: Decision,
     store: Arc<dyn LimitStore>,
@@ -42,7 +42,7 @@ pub struct Admission {
 impl Admission {
     pub(super) fn new(
         (tag, is_shared): (Tag, bool),
-        targets: Vec<Target>,
+        targets: Targets,
         expires_at: Timestamp,
         decision: Decision,
         store: Arc<dyn LimitStore>,

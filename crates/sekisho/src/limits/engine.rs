@@ -12,7 +12,7 @@ use super::policy::{Cost, Policy, check_lease};
 use super::reservation::{Held, ReservationId, Tag};
 use super::rule::{Algorithm, EXACT, MAX_AMOUNT};
 use super::store::{
-    Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, Standing, Take, TakeKind, Taken, Target,
+    Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, Standing, Take, TakeKind, Taken, Target, Targets,
 };
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Invalid};
@@ -285,7 +285,7 @@ impl Limits {
         Ok(Target { policy, subject, endpoint })
     }
 
-    fn targets(&self, id: &ReservationId) -> Result<Vec<Target>, Error> {
+    fn targets(&self, id: &ReservationId) -> Result<Targets, Error> {
         let target = |held: &Held| self.target(&held.policy, held.subject.clone(), held.endpoint.clone());
         id.held.iter().map(target).collect()
     }

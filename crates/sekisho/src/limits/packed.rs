@@ -28,8 +28,8 @@ const INTERVAL: u8 = 7;
 const BLOCK: u8 = 8;
 
 /// Shape (8) · how many rules, and whether there are holds and an override (1) · the state of each rule · holds · override.
-pub(crate) fn pack(record: &Record, base: u64) -> Vec<u8> {
-    let mut out = Writer { bytes: Vec::with_capacity(64), base };
+pub(crate) fn pack(record: &Record, base: u64) -> Bytes {
+    let mut out = Writer { bytes: Bytes::new(), base };
     out.bytes.extend_from_slice(&record.shape.to_le_bytes());
     let holds = if record.holds.is_empty() { 0 } else { HOLDS };
     let override_ = if record.override_.is_some() { OVERRIDE } else { 0 };
@@ -70,8 +70,11 @@ pub(crate) fn unpack(bytes: &[u8], base: u64) -> Option<Record> {
     from.rest.is_empty().then_some(Record { shape: u64::from_le_bytes(*shape), states, holds, override_ })
 }
 
+/// Nearly all records fit, so that only what is kept of them is allocated.
+pub(crate) type Bytes = SmallVec<[u8; 128]>;
+
 struct Writer {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     base: u64,
 }
 

@@ -11,8 +11,11 @@ use crate::clock::micros;
 use crate::error::Invalid;
 use crate::key::check_name;
 
+/// As many as most policies have; lists of one thing a rule have room for so many without an allocation.
+pub(crate) const USUAL_RULES: usize = 6;
+
 /// One amount per rule of a policy, in the policy's order.
-pub(crate) type Amounts = SmallVec<[u64; 4]>;
+pub(crate) type Amounts = SmallVec<[u64; USUAL_RULES]>;
 
 pub(crate) const MAX_RULES: usize = 16;
 

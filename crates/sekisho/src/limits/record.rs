@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::algorithms::{OpenHold, OpenHolds, Room, State, Terms};
 use super::decision::RuleOutcome;
-use super::policy::{Amounts, OnLeaseExpiry, Policy};
+use super::policy::{Amounts, OnLeaseExpiry, Policy, USUAL_RULES};
 use super::reservation::Tag;
 use super::rule::{Algorithm, Rule};
 use super::store::{Adoption, Operation};
@@ -49,7 +49,7 @@ pub(crate) struct Override {
 }
 
 /// Whether each rule has room.
-pub(crate) type Rooms = SmallVec<[Room; 4]>;
+pub(crate) type Rooms = SmallVec<[Room; USUAL_RULES]>;
 
 /// The open holds as one rule sees them.
 struct OfRule<'a>(&'a VecDeque<Hold>, usize);

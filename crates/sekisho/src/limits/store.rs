@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 
 use super::decision::{Degraded, Ending, RuleOutcome};
-use super::policy::{Amounts, Policy};
+use super::policy::{Amounts, Policy, USUAL_RULES};
 use super::reservation::{Backing, Tag};
 use crate::clock::Timestamp;
 use crate::error::Error;
@@ -140,6 +140,7 @@ pub struct Demand {
 
 /// Nearly always one.
 pub type Demands = SmallVec<[Demand; 1]>;
+pub type Targets = SmallVec<[Target; 1]>;
 pub type Outcomes = SmallVec<[Vec<RuleOutcome>; 1]>;
 
 #[derive(Debug, Clone)]
@@ -190,7 +191,7 @@ pub struct End {
     /// Others may end it as well, and are then told how it ended.
     pub(crate) is_shared: bool,
     pub(crate) backing: Backing,
-    pub targets: Vec<Target>,
+    pub targets: Targets,
     pub(crate) how: EndHow,
 }
 
@@ -198,17 +199,17 @@ pub struct End {
 pub(crate) enum EndHow {
     Release,
     /// What each rule of each target is charged at last; `None` keeps what was reserved.
-    Settle(Vec<SmallAmounts>),
+    Settle(SmallVec<[SmallAmounts; 1]>),
 }
 
 /// `None` where the caller named no amount for the rule's unit.
-pub(crate) type SmallAmounts = SmallVec<[Option<u64>; 4]>;
+pub(crate) type SmallAmounts = SmallVec<[Option<u64>; USUAL_RULES]>;
 
 /// How it ended, and what each rule of each target stays charged with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndOutcome {
     pub ending: Ending,
-    pub(crate) charged: Vec<Amounts>,
+    pub(crate) charged: SmallVec<[Amounts; 1]>,
 }
 
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use arc_swap::ArcSwap;
 use lru::LruCache;
 use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use url::Url;
 
 use super::cooldown;
@@ -17,16 +17,17 @@ use super::outcome::{Kind, Outcome};
 use super::permit::Permit;
 use super::seed::{self, DomainDailyBudget};
 use super::site::Site;
+use super::tell::Tell;
 use super::terms::{CONCURRENCY, COOLDOWN, INCIDENTS, INTERVAL, PAGES, REQUESTS, RULES, UNLIMITED};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::key::Subject;
 use crate::limits::fallback::end_as_backed;
 use crate::limits::policy::Amounts;
-use crate::limits::reservation::{Backing, Held, Tag};
+use crate::limits::reservation::{Backing, Tag};
 use crate::limits::rule::EXACT;
-use crate::limits::store::{Demand, End, Operation, Take, TakeKind, Taken, Target};
-use crate::limits::{LimitStore, OnFailure, ReservationId, RuleOutcome};
+use crate::limits::store::{Demand, Demands, End, Operation, Take, TakeKind, Taken, Target};
+use crate::limits::{LimitStore, OnFailure, RuleOutcome};
 
 /// So many domains are remembered by name, to be shown: the stores know them by their keys only.
 const RECENT: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
@@ -43,6 +44,7 @@ struct Inner {
     store: Arc<dyn LimitStore>,
     recent: Mutex<LruCache<String, ()>>,
     meters: Meters,
+    tell: Tell,
 }
 
 /// The answer to an acquire.
@@ -109,6 +111,21 @@ impl Serialize for Reason {
     }
 }
 
+impl Admitted {
+    /// The budget ended with it.
+    fn was_the_last(&self, kind: Kind) -> bool {
+        let is_spent = self.requests_remaining == 0 || (self.pages_remaining == 0 && kind == Kind::Page);
+        is_spent && self.observed.is_none()
+    }
+}
+
+/// Nobody asks before `until`, said at `at`.
+#[derive(Debug, Clone, Copy)]
+struct Pause {
+    until: Timestamp,
+    at: Timestamp,
+}
+
 /// One budget for today.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Budget {
@@ -140,6 +157,7 @@ impl Outbound {
                 store,
                 recent: Mutex::new(LruCache::new(RECENT)),
                 meters: Meters::new(),
+                tell: Tell::default(),
             }),
         }
     }
@@ -175,29 +193,35 @@ impl Outbound {
     }
 
     async fn reserve(&self, site: &Site, kind: Kind, is_patient: bool) -> Result<Acquired, Error> {
-        let domains = self.inner.domains.load_full();
-        let mut take = Take {
-            demands: smallvec![],
-            kind: TakeKind::Reserve {
-                tag: Tag::random(),
-                lease: crate::clock::micros(domains.settings().lease),
-                repeated: false,
-            },
-            entropy: rand::random(),
-        };
+        let take = self.demanded(site, kind, is_patient)?;
         self.inner.recent.lock().get_or_insert_ref(site.domain(), || ());
-        for (name, governed) in domains.charged(site) {
-            let policy = if is_patient { &governed.patient } else { &governed.prompt };
-            let target = target(name, policy)?;
-            take.demands.push(Demand { target, amounts: cost(1, u64::from(kind == Kind::Page), 1, 0) });
-        }
         let taken = self.inner.store.take(&take).await?;
         if taken.allowed {
             self.count_observed(&take, &taken).await?;
         }
         let acquired = acquired(&take, &taken);
         self.inner.meters.acquired(&acquired);
+        if let Acquired::Admitted(admitted) = &acquired
+            && admitted.was_the_last(kind)
+        {
+            let left = (admitted.requests_remaining, admitted.pages_remaining);
+            self.inner.tell.spent(site.domain(), left, admitted.at);
+        }
         Ok(acquired)
+    }
+
+    /// Apart, so that nobody holds on to the terms while the store is asked.
+    fn demanded(&self, site: &Site, kind: Kind, is_patient: bool) -> Result<Take, Error> {
+        let domains = self.inner.domains.load();
+        let lease = crate::clock::micros(domains.settings().lease);
+        let mut demands = Demands::new();
+        for (name, governed) in domains.charged(site) {
+            let policy = if is_patient { &governed.patient } else { &governed.prompt };
+            let amounts = cost(1, u64::from(kind == Kind::Page), 1, 0);
+            demands.push(Demand { target: target(name, policy)?, amounts });
+        }
+        let kind = TakeKind::Reserve { tag: Tag::random(), lease, repeated: false };
+        Ok(Take { demands, kind, entropy: rand::random() })
     }
 
     /// The engine holds nothing of what only `mode: observe` let through, but it is sent all the same, and must show.
@@ -215,55 +239,72 @@ impl Outbound {
     ///
     /// A domain that asks for a pause gets it before the request ends, so that nobody slips in between.
     pub async fn settle(&self, permit: &Permit, outcome: Outcome) -> Result<(), Error> {
-        let domains = self.inner.domains.load_full();
-        let mut targets = Vec::new();
-        let mut terms = Vec::new();
-        for held in &permit.0.held {
-            let governed = domains.of_subject(&held.subject)?;
-            targets.push(Target {
-                policy: Arc::clone(&governed.patient),
-                subject: held.subject.clone(),
-                endpoint: None,
-            });
-            terms.push(&governed.terms);
-        }
+        let (end, is_observed) = self.ended(permit, outcome);
         // The last one is the domain itself.
-        if let Some(domain) = targets.last() {
-            match outcome.not_before() {
-                Some(until) => self.block(domain, until).await?,
-                None if outcome.is_incident() => self.cool_down(domain).await?,
-                None => {}
+        if let Some(domain) = end.targets.last() {
+            let pause = match outcome.not_before() {
+                Some(until) => self.block(domain, until).await.map(Some),
+                None if outcome.is_incident() => self.cool_down(domain).await,
+                None => Ok(None),
+            };
+            let pause = match pause {
+                // Then nobody is kept from asking, and a pause that cannot be kept either is no reason to leave it open.
+                Err(Error::Unavailable { .. }) if self.is_open_on_failure() => None,
+                pause => pause?,
+            };
+            // Others only say how fast they want to be asked.
+            if let Some(Pause { until, at }) = pause.filter(|_| outcome.says_no()) {
+                self.inner.meters.paused();
+                self.inner.tell.paused(domain.subject.as_str(), until, at);
             }
         }
-        let is_observed = terms.iter().all(|terms| terms.observe);
-        let how = outcome.end(terms.into_iter());
-        let end = End { tag: permit.0.tag, is_shared: true, backing: permit.0.backing, targets, how };
         let answer = match self.inner.store.end(&end).await {
-            // Nothing was held of it, and it is counted.
-            Err(Error::UnknownReservation) if is_observed => return Ok(()),
+            // Nothing was held of it, and it is counted; or it was given out here, and has ended before.
+            Err(Error::UnknownReservation) if is_observed || !permit.is_shared => return Ok(()),
             answer => answer,
         };
         end_as_backed(&end, answer).map(drop)
     }
 
+    /// How a request ends, and whether its terms only observe.
+    fn ended(&self, permit: &Permit, outcome: Outcome) -> (End, bool) {
+        let domains = self.inner.domains.load();
+        let governed: SmallVec<[_; 2]> = permit.charged.iter().map(|subject| domains.of_subject(subject)).collect();
+        let target = |(subject, governed): (&Subject, &&Arc<Governed>)| {
+            Target { policy: Arc::clone(&governed.patient), subject: subject.clone(), endpoint: None }
+        };
+        let targets = permit.charged.iter().zip(&governed).map(target).collect();
+        let how = outcome.end(governed.iter().map(|governed| &governed.terms));
+        let is_observed = governed.iter().all(|governed| governed.terms.observe);
+        (End { tag: permit.tag, is_shared: permit.is_shared, backing: permit.backing, targets, how }, is_observed)
+    }
+
     /// One more incident, unless the domain is left alone already: all that was in flight then is one incident.
-    async fn cool_down(&self, domain: &Target) -> Result<(), Error> {
+    async fn cool_down(&self, domain: &Target) -> Result<Option<Pause>, Error> {
         let demand = Demand { target: domain.clone(), amounts: cost(0, 0, 0, 1) };
         let take = Take { demands: smallvec![demand], kind: TakeKind::Check, entropy: 0 };
         let taken = self.inner.store.take(&take).await?;
         let incidents = taken.outcomes.first().and_then(|rules| rules.get(INCIDENTS));
         match incidents {
             Some(incidents) if is_within(&taken.outcomes[0]) => {
-                self.block(domain, taken.at + cooldown::after(incidents.used, rand::random())).await
+                self.block(domain, taken.at + cooldown::after(incidents.used, rand::random())).await.map(Some)
             }
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 
-    async fn block(&self, domain: &Target, until: Timestamp) -> Result<(), Error> {
-        self.inner.meters.paused();
+    async fn block(&self, domain: &Target, until: Timestamp) -> Result<Pause, Error> {
         let until = until.min(Timestamp::from_micros(EXACT));
-        self.inner.store.operate(domain, &Operation::Block { until }).await.map(drop)
+        let at = self.inner.store.operate(domain, &Operation::Block { until }).await?.at;
+        Ok(Pause { until, at })
+    }
+
+    /// The time by the clock that decides over this request: that of the store, which need not be ours.
+    pub async fn time(&self, permit: &Permit) -> Result<Timestamp, Error> {
+        let (End { targets, .. }, _) = self.ended(permit, Outcome::NotSent);
+        let demands = targets.into_iter().map(|target| Demand { target, amounts: cost(0, 0, 0, 0) }).collect();
+        let take = Take { demands, kind: TakeKind::Peek, entropy: 0 };
+        self.inner.store.take(&take).await.map(|taken| taken.at)
     }
 
     /// Nobody of the fleet asks this domain before then; a longer pause stays.
@@ -271,7 +312,7 @@ impl Outbound {
         let domains = self.inner.domains.load();
         let charged = domains.charged(site);
         let (name, governed) = charged[charged.len() - 1];
-        self.block(&target(name, &governed.patient)?, until).await
+        self.block(&target(name, &governed.patient)?, until).await.map(drop)
     }
 
     /// Lifts a cooldown; what was spent stays spent.
@@ -360,10 +401,10 @@ fn acquired(take: &Take, taken: &Taken) -> Acquired {
         });
     }
     let TakeKind::Reserve { tag, .. } = take.kind else { unreachable!("only reservations are acquired") };
-    let held = take.demands.iter().map(|demand| Held::of(&demand.target)).collect();
+    let charged = take.demands.iter().map(|demand| demand.target.subject.clone()).collect();
     let is_degraded = taken.degraded.is_some();
     Acquired::Admitted(Admitted {
-        permit: Permit(ReservationId { tag, held, backing: Backing::of(taken.degraded) }),
+        permit: Permit { tag, charged, backing: Backing::of(taken.degraded), is_shared: false },
         wait_until: rules().filter_map(|rule| rule.wait_until).max(),
         requests_remaining: requests,
         pages_remaining: pages,

@@ -15,6 +15,7 @@ mod outcome;
 mod permit;
 mod seed;
 mod site;
+mod tell;
 mod terms;
 
 pub use domains::{Domains, Governing};

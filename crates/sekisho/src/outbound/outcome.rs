@@ -27,6 +27,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The domain wants to be left alone.
+    pub(super) const fn says_no(&self) -> bool {
+        matches!(self, Self::Answered { status: 429 | 503, .. })
+    }
+
     /// The domain wants to be left alone, and does not say for how long.
     pub(super) const fn is_incident(&self) -> bool {
         matches!(self, Self::Answered { status: 429 | 503, not_before: None, .. })

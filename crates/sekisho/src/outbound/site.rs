@@ -27,7 +27,15 @@ pub fn parse_url(field: &str, text: &str) -> Result<Url, Invalid> {
     }
     let url = Url::parse(text).map_err(|error| Invalid::new(field, format!("is no absolute URL: {error}")))?;
     check_url(&url).map_err(|invalid| invalid.within(field))?;
+    if !names_its_host(text) {
+        return refuse("has no host behind its `://`".into());
+    }
     Ok(url)
+}
+
+/// Browsers take `http:///path` and `http:path` for the host `path`. Nobody who writes a list of URLs means that.
+fn names_its_host(text: &str) -> bool {
+    text.split_once("://").is_some_and(|(scheme, rest)| !scheme.contains('/') && !rest.starts_with(['/', '\\']))
 }
 
 /// Nothing is asked with a password in its address: it would end in logs, here and there.
@@ -50,7 +58,7 @@ impl Site {
     pub fn of(url: &Url) -> Result<Self, Invalid> {
         check_url(url).map_err(|invalid| Invalid::new("url", invalid.reason))?;
         let host = url.host().ok_or_else(|| Invalid::new("url", "has no host"))?;
-        Self::of_host(&host.to_owned()).map_err(|invalid| Invalid::new("url", invalid.reason))
+        Self::of_host(&host).map_err(|invalid| Invalid::new("url", invalid.reason))
     }
 
     /// The site of a domain or an address, as people write it: `EXAMPLE.com.`, `例え.jp`, `[::1]`, `example.com:443`.
@@ -68,7 +76,7 @@ impl Site {
         Self::of_host(&host).map_err(|invalid| Invalid::new(field, invalid.reason))
     }
 
-    fn of_host(host: &Host) -> Result<Self, Invalid> {
+    fn of_host<S: AsRef<str>>(host: &Host<S>) -> Result<Self, Invalid> {
         let name = match host {
             Host::Ipv4(address) => return Ok(Self::address(*address)),
             Host::Ipv6(address) => {
@@ -76,11 +84,11 @@ impl Site {
                 let own = || Self { host: address.to_string(), domain: 0 };
                 return Ok(address.to_ipv4_mapped().map_or_else(own, plain));
             }
-            Host::Domain(name) => name.strip_suffix('.').unwrap_or(name),
+            Host::Domain(name) => name.as_ref().strip_suffix('.').unwrap_or(name.as_ref()),
         };
-        let is_label = |label: &str| !label.is_empty() && label.len() <= 63;
-        let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        if name.len() > 253 || !name.split('.').all(is_label) || !name.chars().all(fits) {
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let is_label = |label: &[u8]| (1..=63).contains(&label.len()) && label.iter().all(|byte| fits(*byte));
+        if name.len() > 253 || !name.as_bytes().split(|byte| *byte == b'.').all(is_label) {
             return Err(Invalid::new("", format!("is no domain that can be registered: {:?}", clipped(name))));
         }
         let domain = psl::domain_str(name).map_or(0, |domain| name.len() - domain.len());
@@ -101,11 +109,9 @@ impl Site {
         &self.host[self.domain..]
     }
 
-    /// The host, then each name above it on the way to the top: `a.b.example.com`, `b.example.com`, `example.com`, `com`.
+    /// See [`names`].
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        let is_address = self.host.contains(':') || self.host.parse::<Ipv4Addr>().is_ok();
-        std::iter::successors(Some(self.host.as_str()), move |name| name.split_once('.').map(|(_, above)| above))
-            .take(if is_address { 1 } else { usize::MAX })
+        names(&self.host)
     }
 
     /// Whether nobody can register it: `com`, `co.jp`. What companies let others use (`github.io`) is not meant.
@@ -113,6 +119,18 @@ impl Site {
         psl::suffix(self.host.as_bytes())
             .is_some_and(|suffix| suffix.as_bytes().len() == self.host.len() && suffix.typ() == Some(psl::Type::Icann))
     }
+}
+
+/// A host, then each name above it on the way to the top: `a.b.example.com`, `b.example.com`, `example.com`, `com`. Nothing is
+/// above an address.
+pub(super) fn names(host: &str) -> impl Iterator<Item = &str> {
+    // Names may end in a digit too, but few do.
+    let is_v4 = || host.ends_with(|last: char| last.is_ascii_digit()) && host.parse::<Ipv4Addr>().is_ok();
+    let is_address = is_v4() || host.contains(':');
+    std::iter::successors(Some(host), move |name| {
+        let (_, above) = name.split_once('.').filter(|_| !is_address)?;
+        Some(above)
+    })
 }
 
 /// Written as it is counted.
@@ -161,6 +179,10 @@ mod tests {
         for (url, reason) in [
             ("nothing", "is no absolute URL"),
             ("http://", "is no absolute URL"),
+            ("http:///path", "has no host"),
+            ("http:path", "has no host"),
+            ("http:/path://x", "has no host"),
+            ("http://\\\\path", "has no host"),
             ("ftp://example.com", "the scheme `ftp`"),
             ("file:///etc/passwd", "the scheme `file`"),
             ("http://user@example.com/", "user name or a password"),

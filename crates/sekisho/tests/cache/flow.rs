@@ -96,7 +96,7 @@ async fn a_failure_is_forgotten_soon() {
 async fn an_origins_retry_after_is_kept_to() {
     let server = RedisServer::start();
     let origin =
-        TestOrigin::new(|_, _| Err(Failure { reason: "429".to_owned(), retry_after: Some(Duration::from_secs(30)) }));
+        TestOrigin::new(|_, _| Err(Failure { retry_after: Some(Duration::from_secs(30)), ..Failure::new("429") }));
     let brief = Terms { share_failures: ms(1), ..terms() };
     let first = instance(&server.url(), brief, &origin).await;
     assert!(first.get(&key("k")).await.is_err());

@@ -1,4 +1,4 @@
-//! Requests that go out, on every store: memory, Redis and Redis Cluster, by a virtual clock.
+//! Requests that go out, on every store: memory, a durable file, Redis and Redis Cluster, by a virtual clock.
 
 #![allow(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sekisho::clock::{Clock, ManualClock, Timestamp};
-use sekisho::limits::{Capacity, LimitStore, MemoryStore, RedisStore};
+use sekisho::limits::{Capacity, DurableStore, LimitStore, MemoryStore, RedisStore};
 use sekisho::outbound::{
     Acquired, Admitted, Denied, DomainDailyBudget, DomainPolicy, Domains, Kind, Outbound, Outcome, Settings, Site,
     Terms, parse_url,
@@ -91,6 +91,11 @@ async fn everywhere(make: impl Fn() -> Domains, test: impl AsyncFn(Crawler)) {
     let clock = ManualClock::at(NOON);
     let memory = MemoryStore::new(Capacity::default(), Arc::new(clock.clone()));
     test(Crawler { outbound: Outbound::new(make(), Arc::new(memory)), clock }).await;
+
+    let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::at(NOON));
+    let path = folder.path().join("outbound.redb");
+    let durable = DurableStore::open(path, Capacity::default(), Arc::new(clock.clone())).unwrap();
+    test(Crawler { outbound: Outbound::new(make(), Arc::new(durable)), clock }).await;
 
     let server = RedisServer::start();
     let cluster = RedisCluster::start(3);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sekisho::limits::OnFailure;
-use sekisho::outbound::{Domains, Kind, Outbound, Reason, Settings, Terms, UNLIMITED};
+use sekisho::outbound::{Acquired, Domains, Kind, Outbound, Reason, Settings, Terms, UNLIMITED};
 
 use super::{answered, budgets, domains, everywhere};
 
@@ -81,12 +81,15 @@ async fn tc_db_n_01_to_n_07_and_the_others_hold_on_every_store() {
     .await;
 }
 
-/// TC-DB-E-01: the original lets everything through when it cannot check; here `on_failure: open` does.
+/// TC-DB-E-01: the original lets everything through when it cannot check; here `on_failure: open` does, and the others do what
+/// they say.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tc_db_e_01_an_error_allows_the_request_if_it_is_to() {
     let server = sekisho_testkit::RedisServer::start();
     let clock = sekisho::clock::ManualClock::at(super::NOON);
     let store = super::redis(&server.url(), &clock).await;
+    let none = Duration::ZERO;
+    let terms = Terms { max_requests_per_day: 5, interval: (none, none), concurrency: 0, ..Terms::default() };
     let make = |on_failure| {
         let settings = Settings { on_failure, ..Settings::default() };
         let fallback = sekisho::limits::Fallback::new(
@@ -95,19 +98,31 @@ async fn tc_db_e_01_an_error_allows_the_request_if_it_is_to() {
             std::sync::Arc::new(clock.clone()),
             std::sync::Arc::new(sekisho::limits::Share::ALL),
         );
-        Outbound::new(Domains::new(Terms::default(), settings).unwrap(), std::sync::Arc::new(fallback))
+        Outbound::new(Domains::new(terms.clone(), settings).unwrap(), std::sync::Arc::new(fallback))
     };
-    let (open, closed) = (make(OnFailure::Open), make(OnFailure::Closed));
+    let (open, closed, memory) = (make(OnFailure::Open), make(OnFailure::Closed), make(OnFailure::Memory));
+    let url = sekisho::outbound::parse_url("url", SITE).unwrap();
+    let spend = async |outbound: &Outbound| match outbound.acquire(&url, Kind::Page).await.unwrap() {
+        Acquired::Admitted(admitted) => {
+            outbound.settle(&admitted.permit, answered(200)).await.unwrap();
+            Ok(admitted.is_degraded)
+        }
+        Acquired::Denied(denied) => Err(denied.reason),
+    };
+    for _ in 0..2 {
+        assert_eq!(spend(&memory).await, Ok(false));
+    }
     server.kill9();
+    // This process's share, here all of it, of what was left; and then no more.
+    for expected in [Ok(true), Ok(true), Ok(true), Err(Reason::Budget)] {
+        assert_eq!(spend(&memory).await, expected);
+    }
     let result = open.can_request_to_domain("example.com").await.unwrap();
     assert!(result.allowed && result.reason.is_none());
     assert!(closed.can_request_to_domain("example.com").await.is_err());
 
-    let url = sekisho::outbound::parse_url("url", SITE).unwrap();
-    let sekisho::outbound::Acquired::Admitted(admitted) = open.acquire(&url, Kind::Page).await.unwrap() else {
-        panic!("it is open");
-    };
-    assert!(admitted.is_degraded);
-    open.settle(&admitted.permit, answered(200)).await.unwrap();
+    for _ in 0..10 {
+        assert_eq!(spend(&open).await, Ok(true));
+    }
     assert!(closed.acquire(&url, Kind::Page).await.is_err());
 }

@@ -45,5 +45,11 @@ pub(in crate::config) static OUTBOUND: Section = section(
         key("user_agent", Kind::Text, "who we say we are, also to robots.txt").or(Fallback::Words("`sekisho/` and the version")),
         key("timeout", Kind::Duration, "how long one answer may take, 10ms to 10m").or(Fallback::Text("30s")),
         key("max_bytes", Kind::Size, "the longest body that is fetched, up to 256MiB").or(Fallback::Text("16MiB")),
+        key(
+            "cache",
+            Kind::Text,
+            "which of `caches` keeps what was fetched, so that its server can say that it has not changed: one with a `key` of one part and without `origin`",
+        )
+        .or(Fallback::Words("64 MiB in this process")),
     ],
 );

@@ -18,7 +18,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use url::Url;
 
-use crate::cache::origin::{Failure, Fetched, Reply, Validators};
+use crate::cache::origin::{Failure, Fetched, Reached, Reply, Validators};
 use crate::retry_after::retry_after;
 
 const AGENT: &str = concat!("sekisho/", env!("CARGO_PKG_VERSION"));
@@ -93,7 +93,8 @@ impl HttpClient {
                 _ if status.is_redirection() => url = next(&url, answer.headers())?,
                 _ => {
                     let reason = format!("{} answered {}", name(&url), status.as_u16());
-                    return Err(Failure { reason, retry_after: retry_after(answer.headers()) });
+                    let reached = Reached::Answered(status.as_u16());
+                    return Err(Failure { reason, retry_after: retry_after(answer.headers()), reached });
                 }
             }
         }
@@ -106,7 +107,10 @@ impl HttpClient {
         } else {
             self.pools.plain.request(request).await
         };
-        sent.map_err(|error| Failure::new(format!("{} did not answer: {}", name(url), deepest(&error))))
+        sent.map_err(|error| {
+            let reached = if error.is_connect() { Reached::Nobody } else { Reached::Perhaps };
+            Failure { reached, ..Failure::new(format!("{} did not answer: {}", name(url), deepest(&error))) }
+        })
     }
 
     async fn read(&self, answer: Response<Incoming>, url: &Url) -> Result<Reply, Failure> {

@@ -355,7 +355,7 @@ fn write_failure(failure: &Failure) -> String {
 fn read_failure(note: &str) -> Failure {
     let (after, reason) = note.split_once(' ').unwrap_or(("0", note));
     let after = after.parse().unwrap_or(0);
-    Failure { reason: reason.to_owned(), retry_after: (after > 0).then(|| Duration::from_millis(after)) }
+    Failure { retry_after: (after > 0).then(|| Duration::from_millis(after)), ..Failure::new(reason) }
 }
 
 fn millis(duration: Duration) -> Vec<u8> {

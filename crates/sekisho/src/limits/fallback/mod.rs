@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::{Either, select};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::decision::{Degraded, Ending};
 use super::policy::{OnFailure, Policy};
@@ -386,7 +386,7 @@ fn as_asked(end: &End) -> EndOutcome {
         EndHow::Release => Ending::Released,
         EndHow::Settle(_) => Ending::Settled,
     };
-    EndOutcome { ending, charged: Vec::new() }
+    EndOutcome { ending, charged: SmallVec::new() }
 }
 
 #[cfg(not(feature = "redis"))]

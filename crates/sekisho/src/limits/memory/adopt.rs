@@ -44,6 +44,7 @@ impl MemoryStore {
             print,
             tag,
             Ended { ending: Ending::Settled, expires: now, forget_at, amounts },
+            now,
             self.inner.bound,
         );
     }

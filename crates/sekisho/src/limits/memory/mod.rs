@@ -256,21 +256,15 @@ impl MemoryStore {
         let mut locked = self.lock(&prints);
         let now = self.now();
         let mut ending = None;
-        let mut charged = Vec::new();
+        let mut charged = SmallVec::new();
         let mut is_more = false;
         for (i, (target, print)) in end.targets.iter().zip(prints).enumerate() {
             let shard = self.shard(&mut locked, print);
-            let ended = match shard.ended(print, end.tag, now) {
-                Some(ended) => Some(ended),
-                None => {
-                    let (ended, more) = self.end_one(shard, print, target, end, i, now)?;
-                    is_more |= more;
-                    ended
-                }
-            };
+            let (ended, more) = self.end_one(shard, print, target, end, i, now)?;
+            is_more |= more;
             // A shadow charge that would have been denied was never held: it has nothing to end.
-            charged.push(ended.as_ref().map_or_else(Amounts::new, |ended| ended.amounts.clone()));
-            ending = ending.or(ended.map(|ended| ended.ending));
+            ending = ending.or(ended.as_ref().map(|ended| ended.ending));
+            charged.push(ended.map_or_else(Amounts::new, |ended| ended.amounts));
         }
         let ending = ending.ok_or(Error::UnknownReservation)?;
         Ok((EndOutcome { ending, charged }, is_more))
@@ -287,23 +281,19 @@ impl MemoryStore {
     ) -> Result<(Option<Ended>, bool), Error> {
         let (policy, bound) = (&target.policy, self.inner.bound);
         let mut record = shard.load(print, policy, now, &self.inner.names);
-        // Bringing the record to now may have ended this very reservation.
-        if let Some(ended) = shard.ended(print, end.tag, now) {
-            shard.store(print, policy, record, now, bound)?;
-            return Ok((Some(ended), false));
-        }
         let actual = |rule: usize, reserved: u64| match &end.how {
             EndHow::Release => 0,
             EndHow::Settle(amounts) => amounts[i][rule].unwrap_or(reserved),
         };
         let done = record.end(policy, now, end.tag, actual);
         shard.store(print, policy, record, now, bound)?;
-        let Some((hold, amounts)) = done else { return Ok((None, false)) };
+        // It ended before, or bringing the record to now has ended it.
+        let Some((hold, amounts)) = done else { return Ok((shard.ended(print, end.tag, now), false)) };
         let is_more = hold.rules.iter().zip(&amounts).any(|(held, actual)| *actual > held.amount);
         let ending = if matches!(end.how, EndHow::Release) { Ending::Released } else { Ending::Settled };
         let ended = Ended { ending, expires: hold.expires, forget_at: now + policy.memory_of_ends(), amounts };
         if end.is_shared {
-            shard.remember(print, end.tag, ended.clone(), bound);
+            shard.remember(print, end.tag, ended.clone(), now, bound);
         }
         Ok((Some(ended), is_more))
     }

@@ -293,6 +293,7 @@ impl Shard {
         let ended = &mut self.ended;
         record.advance(policy, now, |hold, amounts| {
             let forget_at = hold.expires + policy.memory_of_ends();
+            ended.forget_old(now);
             ended.insert(print, hold.tag, Ended { ending: Ending::Expired, expires: hold.expires, forget_at, amounts });
         });
         record
@@ -330,7 +331,7 @@ impl Shard {
                 }
                 (_, Some(place)) if packs => {
                     if let Some(packed) = self.records.packed.get_mut(place) {
-                        let bytes = pack(&record, quiet_at).into_boxed_slice();
+                        let bytes: Box<[u8]> = Box::from(&*pack(&record, quiet_at));
                         self.records.heap_bytes = self.records.heap_bytes - packed.bytes.len() + bytes.len();
                         *packed = Packed { bytes, quiet_at };
                         self.table.idles_earlier(quiet_at);
@@ -346,7 +347,7 @@ impl Shard {
         }
         let word = word.unwrap_or_else(|| {
             if packs {
-                self.records.keep_packed(pack(&record, quiet_at).into_boxed_slice(), quiet_at)
+                self.records.keep_packed(Box::from(&*pack(&record, quiet_at)), quiet_at)
             } else {
                 self.records.keep(record, quiet_at)
             }
@@ -392,7 +393,7 @@ impl Shard {
         let word = *self.table.find(print)?;
         if let Some(place) = word.as_record() {
             let kept = self.records.slab.get(place)?;
-            return Some((kept.quiet_at, pack(&kept.record, kept.quiet_at)));
+            return Some((kept.quiet_at, pack(&kept.record, kept.quiet_at).to_vec()));
         }
         match word.as_packed() {
             Some(place) => self.records.packed.get(place).map(|packed| (packed.quiet_at, packed.bytes.to_vec())),
@@ -444,7 +445,8 @@ impl Shard {
         self.ended.of(print, tag).filter(|ended| ended.forget_at > now).cloned()
     }
 
-    pub(super) fn remember(&mut self, print: Fingerprint, tag: Tag, ended: Ended, bound: Bound) {
+    pub(super) fn remember(&mut self, print: Fingerprint, tag: Tag, ended: Ended, now: u64, bound: Bound) {
+        self.ended.forget_old(now);
         self.ended.insert(print, tag, ended);
         // More ends than subjects are remembered only under a flood; the oldest go first.
         while self.ended.len() > bound.subjects.max(4096) {

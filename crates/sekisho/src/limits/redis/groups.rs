@@ -10,10 +10,10 @@ use smallvec::smallvec;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken, Target};
+use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken};
 use crate::limits::decision::RuleOutcome;
 use crate::limits::reservation::{Backing, Tag};
-use crate::limits::store::{End, LimitStore as _, Outcomes};
+use crate::limits::store::{End, LimitStore as _, Outcomes, Targets};
 
 /// Long enough for every group to get in, short enough that a crash in between is soon forgotten.
 const PROVISIONAL_LEASE: u64 = 5_000_000;
@@ -58,7 +58,7 @@ async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]
         TakeKind::Reserve { tag, lease, .. } => (tag, lease),
         TakeKind::Check | TakeKind::Peek => (Tag::random(), PROVISIONAL_LEASE),
     };
-    let targets: Vec<Target> = take.demands.iter().map(|demand| demand.target.clone()).collect();
+    let targets: Targets = take.demands.iter().map(|demand| demand.target.clone()).collect();
     let give_back = End { tag, is_shared: true, backing: Backing::Store, targets, how: EndHow::Release };
     for (i, members) in groups.iter().enumerate() {
         match store.take_group(store.redis.deadline(), take, members, Stage::Provisional { tag: tag.0, lease }).await {

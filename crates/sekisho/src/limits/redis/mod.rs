@@ -207,7 +207,7 @@ impl RedisStore {
             Reply::Ended(ended) => Ok(ended
                 .into_iter()
                 .next()
-                .and_then(|(ending, charged)| ending.map(|ending| EndOutcome { ending, charged: vec![charged] }))),
+                .and_then(|(ending, charged)| ending.map(|ending| EndOutcome { ending, charged: smallvec![charged] }))),
             Reply::AskGeneral => Ok(None),
             other => Err(unexpected(&other)),
         }

@@ -84,6 +84,23 @@ pub enum Reason {
 }
 
 impl Reason {
+    /// In the order of their declaration.
+    pub(super) const ALL: [Self; 13] = [
+        Self::Budget,
+        Self::Cooldown,
+        Self::Busy,
+        Self::Robots,
+        Self::AddressRefused,
+        Self::Unreachable,
+        Self::Timeout,
+        Self::BrokenOff,
+        Self::TooLarge,
+        Self::TooManyRedirects,
+        Self::BadRedirect,
+        Self::Status,
+        Self::NotSaved,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Budget => "domain_budget_exceeded",

@@ -11,6 +11,7 @@ use super::answer::{Body, Fetched, Reason};
 use super::ask::{Answer, Ask, Heard, Time, ask};
 use super::client::{Client, Missed};
 use super::guard::Guard;
+use super::meters::Meters;
 use super::pages::{self, Page, Pages};
 use super::redirect::{next, taken_along};
 use super::request::FetchRequest;
@@ -74,6 +75,7 @@ struct Inner {
     pages: Option<Arc<dyn Pages>>,
     /// Only to say when to come back: turns are on the store's clock.
     clock: WallClock,
+    meters: Meters,
 }
 
 /// What a fetcher is made of, where not everything is as usual.
@@ -117,8 +119,8 @@ impl Fetcher {
             ));
         }
         let client = Client::new(Checked::new(parts.guard, parts.resolver), agent);
-        let (robots, pages, clock) = (Known::new(), parts.pages, WallClock::new());
-        Ok(Self { inner: Arc::new(Inner { outbound, terms, client, robots, pages, clock }) })
+        let (robots, pages, clock, meters) = (Known::new(), parts.pages, WallClock::new(), Meters::new());
+        Ok(Self { inner: Arc::new(Inner { outbound, terms, client, robots, pages, clock, meters }) })
     }
 
     /// What became of it. An error means that the store did not decide; no request was sent without its leave.
@@ -132,11 +134,13 @@ impl Fetcher {
             time: Time { left: terms.timeout, patience },
             robots: None,
         };
-        match self.inner.follow(&mut trip).await {
-            Ok(fetched) => Ok(fetched),
-            Err(Stop::Answer(fetched)) => Ok(*fetched),
-            Err(Stop::Failed(error)) => Err(error),
-        }
+        let fetched = match self.inner.follow(&mut trip).await {
+            Ok(fetched) => fetched,
+            Err(Stop::Answer(fetched)) => *fetched,
+            Err(Stop::Failed(error)) => return Err(error),
+        };
+        self.inner.meters.count(&fetched);
+        Ok(fetched)
     }
 }
 
@@ -211,7 +215,8 @@ impl Inner {
                 Heard::Denied(denied) => return Err(Stop::answer(trip.denied(&denied))),
                 // Then the page cannot be had either, and that is the better answer.
                 Heard::Missed(missed) if !missed.was_sent && url == first => {
-                    trip.robots = Some(RobotsState::Unreadable);
+                    let is_refused = missed.reason == Reason::AddressRefused;
+                    trip.robots = (!is_refused).then_some(RobotsState::Unreadable);
                     return Err(Stop::answer(trip.failed(missed.reason, missed.detail)));
                 }
                 Heard::Missed(missed) => return Ok(unreadable(&missed)),

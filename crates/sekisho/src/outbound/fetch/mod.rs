@@ -10,6 +10,7 @@ mod body;
 mod client;
 mod fetcher;
 mod guard;
+mod meters;
 mod pages;
 pub(crate) mod redirect;
 mod request;
