@@ -28,7 +28,7 @@ pub fn redirect(url: &Url, status: u16, headers: &HeaderMap) -> Option<Result<(U
 
 /// A packed record, unpacked and packed again.
 pub fn repack(bytes: &[u8], base: u64) -> Option<Vec<u8>> {
-    packed::unpack(bytes, base).map(|record| packed::pack(&record, base))
+    packed::unpack(bytes, base).map(|record| packed::pack(&record, base).to_vec())
 }
 
 /// A script's answer, in words.
