@@ -83,7 +83,8 @@ routes:
 
     // What domains say is written down, but no flood of it; whoever is then denied is not.
     for domain in 0..30 {
-        let acquire = || server.post("/v1/outbound/acquire", json!({ "url": format!("http://d{domain}.com/") })).expect(200);
+        let acquire =
+            || server.post("/v1/outbound/acquire", json!({ "url": format!("http://d{domain}.com/") })).expect(200);
         let settled = json!({ "permit": acquire()["permit"], "status": 429, "retry_after": 3_600 });
         server.post("/v1/outbound/settle", settled).expect(200);
         assert_eq!(acquire()["reason"], "domain_cooldown");

@@ -86,7 +86,9 @@ mod tests {
         }
         let page = Page { headers, body: Bytes::from_static(b"a\nb\0\xff") };
         assert_eq!(read(&written(&page).into()), Some(page));
-        for other in [&b""[..], b"\n", b"[]", b"{}\nbody", b"[[\"a b\",\"\"]]\n", b"[[\"a\",\"!\"]]\n", b"[[\"a\",\"Cg\"]]\n"] {
+        for other in
+            [&b""[..], b"\n", b"[]", b"{}\nbody", b"[[\"a b\",\"\"]]\n", b"[[\"a\",\"!\"]]\n", b"[[\"a\",\"Cg\"]]\n"]
+        {
             assert_eq!(read(&Bytes::from_static(other)), None, "{other:?}");
         }
     }

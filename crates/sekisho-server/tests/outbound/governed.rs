@@ -43,7 +43,8 @@ fn a_cache_asks_its_origin_within_the_budget_of_its_domain() {
     assert!(left_alone.status == 502 && left_alone.text.contains("domain_cooldown"), "{}", left_alone.text);
     assert_eq!(spent(&busy), 1, "who says no without a time is left alone too");
     // Nobody listens on port 1, and what never left costs nothing.
-    let gone = "caches: { items: { key: \"items:{id}\", origin: { http: \"http://127.0.0.1:1/{id}\", outbound: true } } }\n";
+    let gone =
+        "caches: { items: { key: \"items:{id}\", origin: { http: \"http://127.0.0.1:1/{id}\", outbound: true } } }\n";
     let gone = serve(gone, 9);
     gone.get("/v1/caches/items/a").expect(502);
     assert_eq!(spent(&gone), 0);

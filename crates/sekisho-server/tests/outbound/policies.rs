@@ -102,7 +102,8 @@ fn mistakes_are_shown_at_their_place() {
         let error = read(text).expect_err(text);
         assert!(error.contains(&format!("domains.yaml:{expected}")) || error.contains(expected), "{text}: {error}");
     }
-    let several = "allowlist:\n  - { domain: com }\n  - { domain: a.com }\n  - { domain: a.com }\n  - { domain: \"\" }\n";
+    let several =
+        "allowlist:\n  - { domain: com }\n  - { domain: a.com }\n  - { domain: a.com }\n  - { domain: \"\" }\n";
     let error = read(several).unwrap_err();
     for place in ["2:15: `domain` `com` is a public suffix", "4:15: `domain` `a.com` has a rule", "5:15: `domain`"] {
         assert!(error.contains(place), "no {place} in {error}");

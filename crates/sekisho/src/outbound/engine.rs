@@ -270,8 +270,10 @@ impl Outbound {
     fn ended(&self, permit: &Permit, outcome: Outcome) -> (End, bool) {
         let domains = self.inner.domains.load();
         let governed: SmallVec<[_; 2]> = permit.charged.iter().map(|subject| domains.of_subject(subject)).collect();
-        let target = |(subject, governed): (&Subject, &&Arc<Governed>)| {
-            Target { policy: Arc::clone(&governed.patient), subject: subject.clone(), endpoint: None }
+        let target = |(subject, governed): (&Subject, &&Arc<Governed>)| Target {
+            policy: Arc::clone(&governed.patient),
+            subject: subject.clone(),
+            endpoint: None,
         };
         let targets = permit.charged.iter().zip(&governed).map(target).collect();
         let how = outcome.end(governed.iter().map(|governed| &governed.terms));

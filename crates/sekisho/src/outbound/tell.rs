@@ -32,7 +32,13 @@ impl Tell {
         if let Some(unsaid) = self.spent.may_write(at) {
             let left_out = (unsaid > 0).then_some(unsaid);
             let (requests_remaining, pages_remaining) = (requests, pages);
-            tracing::info!(domain, requests_remaining, pages_remaining, left_out, "a domain's budget of today is spent");
+            tracing::info!(
+                domain,
+                requests_remaining,
+                pages_remaining,
+                left_out,
+                "a domain's budget of today is spent"
+            );
         }
     }
 }
