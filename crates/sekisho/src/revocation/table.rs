@@ -225,19 +225,20 @@ impl Table {
 }
 
 impl Page {
-    /// The deadline of the entry of the same name, or 0. Lines and their slots fill in the order in which they are looked at, and
-    /// nothing leaves a page: where the last slot of a line is free, there is none behind it.
+    /// The deadline of the entry of the same name, or 0. Lines fill in the order in which they are looked at, and nothing leaves
+    /// a page: behind a slot that is free there is none.
     #[inline]
     fn until(&self, entry: Entry, hash: u64) -> u32 {
         for number in 0..LINES {
-            let (mut until, mut last) = (0, 0);
+            let (mut until, mut is_last) = (0, false);
             // All four, whichever it is: a branch on what memory has yet to answer would keep the next check waiting.
             for slot in &self.0[(hash as usize + number) % LINES].0 {
-                last = slot[1].load(Ordering::Acquire);
-                let differs = (last ^ entry.rest) >> 32 | slot[0].load(Ordering::Acquire) ^ entry.lane;
-                until |= if differs == 0 { last as u32 } else { 0 };
+                let rest = slot[1].load(Ordering::Acquire);
+                let is_it = (rest >> 32 == entry.rest >> 32) & (slot[0].load(Ordering::Acquire) == entry.lane);
+                until |= rest as u32 * u32::from(is_it);
+                is_last |= rest as u32 == 0;
             }
-            if until > 0 || last as u32 == 0 {
+            if until > 0 || is_last {
                 return until;
             }
         }
