@@ -443,9 +443,19 @@ fn a_changed_file_is_taken_up_and_a_bad_one_is_not() {
     until(|| config_ok() == json!(false));
     assert_eq!((request(), limit()), (200, json!(30)), "the last good one stays");
 
+    let hang_up = || {
+        let hangup = Command::new("kill").args(["-HUP", &serving.child.id().to_string()]).status().unwrap();
+        assert!(hangup.success());
+    };
+    write("40");
+    until(|| config_ok() == json!(true));
+    std::fs::write(&file, "").unwrap();
+    hang_up();
+    until(|| config_ok() == json!(false));
+    assert_eq!((request(), limit()), (200, json!(40)), "an empty file is one that is being written");
+
     write("500");
-    let hangup = Command::new("kill").args(["-HUP", &serving.child.id().to_string()]).status().unwrap();
-    assert!(hangup.success());
+    hang_up();
     until(|| limit() == json!(500) && config_ok() == json!(true));
     let metrics = get(format!("{}/metrics", serving.api)).1;
     assert!(metrics.contains("sekisho_config_reload_total{result=\"failure\"}"), "{metrics}");

@@ -31,7 +31,9 @@ pub(crate) async fn watch(
             continue;
         }
         systemd.reloading();
-        let taken_up = load().map_err(|error| error.to_string()).and_then(|config| take_up(&handle, config));
+        let taken_up = none_is_empty(&files, &now)
+            .and_then(|()| load().map_err(|error| error.to_string()))
+            .and_then(|config| take_up(&handle, config));
         systemd.reloaded(taken_up.is_ok());
         match taken_up {
             Ok(()) => files = handle.config().files,
@@ -48,6 +50,13 @@ pub(crate) async fn watch(
 pub(crate) fn hangup() -> Option<Signal> {
     let unheard = |error| tracing::warn!(%error, "SIGHUP cannot be heard; only changed files are taken up");
     signal(SignalKind::hangup()).map_err(unheard).ok()
+}
+
+/// An empty file is one that somebody is just writing. A server could start with it, and would forget all its policies.
+fn none_is_empty(files: &[PathBuf], stamps: &[Option<(SystemTime, u64)>]) -> Result<(), String> {
+    let is_empty = |stamp: &Option<(SystemTime, u64)>| stamp.is_some_and(|(_, length)| length == 0);
+    let empty = files.iter().zip(stamps).find(|(_, stamp)| is_empty(stamp));
+    empty.map_or(Ok(()), |(file, _)| Err(format!("{} is empty", file.display())))
 }
 
 fn take_up(handle: &Handle, config: Config) -> Result<(), String> {
