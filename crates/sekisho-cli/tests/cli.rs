@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use assert_cmd::assert::OutputAssertExt as _;
 use sekisho_elevation::Layer;
+use sekisho_testkit::RedisServer;
 use sekisho_testkit::tiles::{TileServer, ground};
 use serde_json::{Value, json};
 
@@ -174,17 +175,18 @@ fn a_token_goes_along() {
     sekisho(&args).envs(token).assert().code(0);
 }
 
-#[test]
-fn an_outage_is_logged_when_it_begins_and_not_for_every_request() {
+/// What a server on `store` warns of while 20 requests are let through without it, the first of which come after `begin`.
+fn warnings_of_an_outage(store: &str, begin: impl FnOnce(&Serving)) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("sekisho.yaml");
-    let store = "store: { url: 'redis://:hunter2@127.0.0.1:1', on_failure: open }";
+    let store = format!("store: {{ url: '{store}', on_failure: open }}");
     let policy = "policies: { p: { subject: ip, rules: [{ algorithm: fixed_window, limit: 1, window: 60s }] } }";
     let route = "routes: [{ match: { path: / }, policy: p, respond: {} }]";
     std::fs::write(&file, format!("{store}\n{policy}\n{route}\n")).unwrap();
     let log = folder.path().join("log");
     let mut serving =
         Serving::logging(&["--config", file.to_str().unwrap()], &[], std::fs::File::create(&log).unwrap().into());
+    begin(&serving);
     for _ in 0..20 {
         let reply = ureq::get(&serving.gateway).call().unwrap();
         assert_eq!((reply.status().as_u16(), &reply.headers()["x-sekisho-degraded"]), (200, &"open".parse().unwrap()));
@@ -192,10 +194,26 @@ fn an_outage_is_logged_when_it_begins_and_not_for_every_request() {
     Command::new("kill").args(["-TERM", &serving.child.id().to_string()]).status().unwrap();
     serving.child.wait().unwrap();
     let log = std::fs::read_to_string(log).unwrap();
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
-    assert_eq!(warnings.len(), 2, "{log}");
-    assert!(warnings[0].contains("starting without the store") && warnings[1].contains("does not answer"), "{log}");
     assert!(!log.contains("hunter2"), "{log}");
+    log.lines().filter(|line| line.contains("WARN")).map(str::to_owned).collect()
+}
+
+#[test]
+fn an_outage_is_logged_when_it_begins_and_not_for_every_request() {
+    let redis = RedisServer::start();
+    let warnings = warnings_of_an_outage(&redis.url(), |serving| {
+        assert_eq!(ureq::get(&serving.gateway).call().unwrap().headers().get("x-sekisho-degraded"), None);
+        redis.kill9();
+    });
+    let [lost, away] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert!(lost.contains("connection to redis lost") && away.contains("the store does not answer"), "{warnings:?}");
+}
+
+#[test]
+fn a_start_without_the_store_is_logged_and_not_every_request() {
+    let warnings = warnings_of_an_outage("redis://:hunter2@127.0.0.1:1", |_| ());
+    let [without] = warnings.as_slice() else { panic!("{warnings:?}") };
+    assert!(without.contains("starting without the store; policies go on by their `on_failure`"), "{warnings:?}");
 }
 
 #[test]

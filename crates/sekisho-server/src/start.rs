@@ -194,7 +194,8 @@ fn unusable(url: &StoreUrl, error: &sekisho::Error) -> StartError {
 
 fn warn_if_away(url: &StoreUrl, first: Result<(), sekisho::Error>) {
     if let Err(error) = first {
-        tracing::warn!(store = %url, reason = reason(url, &error), "starting without the store; it is tried again");
+        let reason = reason(url, &error);
+        tracing::warn!(store = %url, reason, "starting without the store; policies go on by their `on_failure` until it answers");
     }
 }
 
