@@ -57,12 +57,12 @@ fn flood(what: &str, rules: Vec<Rule>, times: u32) -> anyhow::Result<()> {
     for minute in 0..MINUTES {
         let (mut latencies, mut admitted, mut most) = (Histogram::new(), 0, 0);
         for i in minute * A_MINUTE..(minute + 1) * A_MINUTE {
-            let due = pause * i as u32;
-            while start.elapsed() < due {
-                std::hint::spin_loop();
+            // A thousand at a time: who spins takes a core from whatever else there is.
+            if i % 1_000 == 0 {
+                std::thread::sleep((pause * i as u32).saturating_sub(start.elapsed()));
             }
             let subject = Subject::new(format!("attacker-{i}"))?;
-            latencies.add(timed(|| drop(black_box(limiter.check(&subject)))));
+            latencies.add(timed(|| _ = black_box(limiter.check(&subject))));
             if i % 100 == 0 {
                 admitted += usize::from(asks(&limiter, &victims[(i / 100) as usize % VICTIMS], &mut latencies));
             }
@@ -87,10 +87,9 @@ fn flood(what: &str, rules: Vec<Rule>, times: u32) -> anyhow::Result<()> {
         ensure!(admitted == 0, "{admitted} requests of victims were admitted");
         p99.push(figures[1]);
     }
-    println!(
-        "| {what}, p99 of the last minute to the first | | | | | | | × {:.2} | | |",
-        p99[4] as f64 / p99[0] as f64
-    );
+    let ratio = p99[4] as f64 / p99[0] as f64;
+    println!("| {what}, p99 of the last minute to the first | | | | | | | × {ratio:.2} | | |");
+    ensure!(ratio <= 2.0, "decisions became slower: their p99 is × {ratio:.2}");
     Ok(())
 }
 

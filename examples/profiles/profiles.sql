@@ -1,4 +1,4 @@
-CREATE TABLE profiles (
+CREATE TABLE IF NOT EXISTS profiles (
     user_id    TEXT PRIMARY KEY,
     first_name TEXT NOT NULL,
     last_name  TEXT NOT NULL,

@@ -17,6 +17,8 @@ pub(crate) enum Op {
     /// A request that shows a token.
     Token,
     Cache,
+    /// `/livez`, which asks nothing of anybody: what the machine takes for any answer.
+    Idle,
 }
 
 impl Op {

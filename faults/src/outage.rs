@@ -74,9 +74,13 @@ impl Outage {
             Some(took) => Line::within("time to notice, slowest instance", took, soon),
             None => Line::new("time to notice, slowest instance", time(soon), "an instance never said so", false),
         };
-        let before = Line::within("slowest decision until then", slowest.before, rig.settings.deadline + early);
-        let mut after = Line::within("slowest decision after it", slowest.after, open);
-        after.measured.push_str(&format!(" (99.9 %: {})", time(slowest.after_p999)));
+        let figure = "slowest decision until then, beyond `/livez` at the same time";
+        let mut before = Line::within(figure, slowest.before, rig.settings.deadline + early);
+        before.measured.push_str(&format!(" (by the clock {})", time(slowest.before_by_clock)));
+        let mut after =
+            Line::within("slowest decision after it, beyond `/livez` at the same time", slowest.after, open);
+        let [p999, clock] = [slowest.after_by_clock_p999, slowest.after_by_clock].map(time);
+        after.measured.push_str(&format!(" (by the clock {clock}, 99.9 %: {p999})"));
         let weights = [&notice, &before, &after].map(|line| line.weight);
         vec![
             notice.toward(Target::Notice, weights[0]),
@@ -205,7 +209,10 @@ pub(crate) fn compare(entries: &[Entry], rig: &Rig, missing: Bound, surplus: Bou
         let holds = count <= bound.count;
         let words = if bound.count == 0 { "0".to_owned() } else { format!("{} = {}", bound.words, bound.count) };
         let line = Line::new(figure, words, format!("{count} of {all}"), holds);
-        if bound.count == 0 { line.toward(target, count as f64) } else { line }
+        match bound.count {
+            0 => line.toward(target, count as f64),
+            most => line.toward(Target::TotalBound, count as f64 / most as f64),
+        }
     };
     Ok(vec![
         line("admitted, not counted in Redis afterwards", less, missing, Target::Total),

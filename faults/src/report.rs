@@ -29,6 +29,7 @@ pub(crate) enum Target {
     OverBound,
     Strict,
     Total,
+    TotalBound,
     Notice,
     Back,
     Stuck,
@@ -37,7 +38,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) const ALL: [Target; 12] = [
+    pub(crate) const ALL: [Target; 13] = [
         Target::Failed,
         Target::SlowestBefore,
         Target::SlowestOpen,
@@ -45,6 +46,7 @@ impl Target {
         Target::OverBound,
         Target::Strict,
         Target::Total,
+        Target::TotalBound,
         Target::Notice,
         Target::Back,
         Target::Stuck,
@@ -55,8 +57,11 @@ impl Target {
     fn words(self) -> [&'static str; 2] {
         match self {
             Target::Failed => ["decisions that failed because of Redis, any row", "0"],
-            Target::SlowestBefore => ["slowest decision before the breaker opens", "deadline (50 ms) + 5 ms"],
-            Target::SlowestOpen => ["slowest decision once it is open", "5 ms"],
+            Target::SlowestBefore => [
+                "slowest decision before the breaker opens, beyond `/livez` at the same time",
+                "deadline (50 ms) + 5 ms",
+            ],
+            Target::SlowestOpen => ["slowest decision once it is open, beyond `/livez` at the same time", "5 ms"],
             Target::OverSeen => [
                 "more than the limit in the worst window, total outage, every instance saw the subject within a second",
                 "10 %",
@@ -64,6 +69,10 @@ impl Target {
             Target::OverBound => ["the same for all other faults", "the formula of the row"],
             Target::Strict => ["more than the limit, no fault", "0"],
             Target::Total => ["admitted, and not counted in Redis after recovery", "0"],
+            Target::TotalBound => [
+                "the same, or counted twice, where Redis lost what it had said or its answer was lost",
+                "the formula of the row",
+            ],
             Target::Notice => ["time to notice", "0.5 s"],
             Target::Back => ["time to be back after Redis is", "2 s"],
             Target::Stuck => ["reservations held after lease + 1 s", "0"],
@@ -168,7 +177,7 @@ pub(crate) fn targets(outcomes: &[Outcome]) -> String {
             all.iter().max_by(|(_, a), (_, b)| rank(a).partial_cmp(&rank(b)).unwrap_or(std::cmp::Ordering::Equal));
         let Some((id, line)) = worst else { continue };
         let [what, bound] = target.words();
-        let beside = if target == Target::OverBound {
+        let beside = if matches!(target, Target::OverBound | Target::TotalBound) {
             format!("{} (bound {})", line.measured, line.bound)
         } else {
             line.measured.clone()

@@ -5,6 +5,9 @@ use sekisho_fuzz::{Ended, Search, TARGETS, corpus};
 
 /// Of each target. More of them run with `cargo xtask fuzz`.
 const CHANGED: usize = 1_500;
+/// As much as a main thread has, on which files of a configuration are read. Without optimization a deep one needs more than
+/// the two megabytes of a test.
+const STACK: usize = 8 << 20;
 
 #[test]
 fn every_target_has_a_corpus_and_every_corpus_a_target() {
@@ -20,6 +23,11 @@ fn every_target_has_a_corpus_and_every_corpus_a_target() {
 
 #[test]
 fn no_seed_and_no_change_of_one_makes_a_parser_panic() {
+    let searched = std::thread::Builder::new().stack_size(STACK).spawn(search).unwrap().join();
+    searched.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn search() {
     for target in TARGETS {
         let seeds = corpus::read(&target).unwrap();
         let mut search = Search::new(target, seeds.iter().map(|(_, seed)| seed.clone()).collect(), 1);

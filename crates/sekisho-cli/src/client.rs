@@ -1,5 +1,6 @@
 //! Talks to the API of a running server.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use sekisho_server::config::env::Environment;
@@ -108,6 +109,29 @@ impl Client {
         let content = response.body_mut().with_config().limit(LONGEST).read_to_vec();
         let broke_off = |error| Failure::Server(format!("{} broke off: {error}", self.api));
         Ok(Bytes { content: content.map_err(broke_off)?, cache_status })
+    }
+
+    /// Fetches into `sink`, piece by piece, and returns what is said of it; or of why there is nothing.
+    pub(crate) fn fetch_into(&self, asked: &Value, sink: &mut dyn Write) -> Result<Value, Failure> {
+        let mut request =
+            self.agent.post(format!("{}/v1/fetch", self.api)).header("accept", "application/octet-stream");
+        if let Some(authorization) = &self.authorization {
+            request = request.header("authorization", authorization);
+        }
+        let sent = request.send_json(asked);
+        let told = sent.as_ref().ok().and_then(|response| {
+            serde_json::from_slice::<Value>(response.headers().get("x-sekisho-fetched")?.as_bytes()).ok()
+        });
+        let (Some(told), Ok(response)) = (told, &sent) else { return Ok(self.answer(sent)?.body) };
+        let length =
+            response.headers().get("content-length").and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+        let mut body = sent.map_err(|error| Failure::Server(error.to_string()))?.into_body().into_reader();
+        let broke_off = |error: &dyn std::fmt::Display| Failure::Server(format!("{} broke off: {error}", self.api));
+        let copied = io::copy(&mut body, sink).map_err(|error| broke_off(&error))?;
+        match length {
+            Some(length) if copied != length => Err(broke_off(&format!("{copied} of {length} bytes came"))),
+            _ => Ok(told),
+        }
     }
 
     fn answer(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Answer, Failure> {

@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 
 use assert_cmd::assert::OutputAssertExt as _;
 use sekisho_elevation::Layer;
-use sekisho_testkit::RedisServer;
 use sekisho_testkit::tiles::{TileServer, ground};
+use sekisho_testkit::{RedisServer, limit_descriptors};
 use serde_json::{Value, json};
 
 /// Alone with its arguments: no variable and no file of the machine takes part.
@@ -219,7 +219,7 @@ fn a_start_without_the_store_is_logged_and_not_every_request() {
 }
 
 #[test]
-fn it_stops_when_told() {
+fn f39_it_stops_when_told() {
     let mut serving = Serving::start(&[], &[]);
     let pid = serving.child.id().to_string();
     Command::new("kill").args(["-TERM", &pid]).status().unwrap();
@@ -426,7 +426,7 @@ fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[test]
-fn a_changed_file_is_taken_up_and_a_bad_one_is_not() {
+fn f43_a_changed_file_is_taken_up_and_a_bad_one_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sekisho.yaml");
     let write = |limit: &str| {
@@ -479,6 +479,129 @@ fn a_changed_file_is_taken_up_and_a_bad_one_is_not() {
     until(|| limit() == json!(500) && config_ok() == json!(true));
     let metrics = get(format!("{}/metrics", serving.api)).1;
     assert!(metrics.contains("sekisho_config_reload_total{result=\"failure\"}"), "{metrics}");
+
+    // Whatever happens to the file, the last good one stays; and what is put right is taken up.
+    let good = std::fs::read_to_string(&file).unwrap();
+    let (other, swap) = (dir.path().join("other.yaml"), dir.path().join("swap"));
+    let point_to = |target: &std::path::Path| {
+        std::os::unix::fs::symlink(target, &swap).unwrap();
+        std::fs::rename(&swap, &file).unwrap();
+    };
+    let clear = || drop(std::fs::remove_file(&file).or_else(|_| std::fs::remove_dir(&file)));
+    let troubles: [(&str, &dyn Fn()); 7] = [
+        ("cut in the middle", &|| std::fs::write(&file, &good[..good.len() / 2]).unwrap()),
+        ("not text", &|| std::fs::write(&file, b"\xff\xfe\0").unwrap()),
+        ("longer than a megabyte", &|| {
+            let comment = "# as long as no file of a person is\n".repeat(40_000);
+            std::fs::write(&file, good.replace("limit: 500", "limit: 5000") + &comment).unwrap();
+        }),
+        ("deleted", &clear),
+        // As root one may read what nobody may: a folder cannot be read by anybody.
+        ("not to be read", &|| {
+            clear();
+            std::fs::create_dir(&file).unwrap();
+        }),
+        ("a link to another that is wrong", &|| {
+            std::fs::write(&other, "policies: 7").unwrap();
+            clear();
+            point_to(&other);
+        }),
+        ("a link to nowhere", &|| {
+            clear();
+            point_to(&dir.path().join("nowhere"));
+        }),
+    ];
+    for (number, (what, trouble)) in troubles.into_iter().enumerate() {
+        trouble();
+        hang_up();
+        until(|| config_ok() == json!(false));
+        assert_eq!((request(), limit()), (200, json!(500 + number)), "{what}");
+        clear();
+        write(&(501 + number).to_string());
+        hang_up();
+        until(|| limit() == json!(501 + number) && config_ok() == json!(true));
+    }
+    // A link that is swapped for one to another good file.
+    std::fs::write(&other, std::fs::read_to_string(&file).unwrap().replace("limit: 507", "limit: 600")).unwrap();
+    point_to(&other);
+    until(|| limit() == json!(600));
+}
+
+/// Somebody writes the file again and again: what is served is always one of them as a whole, and nothing is left behind.
+#[test]
+fn f44_a_hundred_reloads_leave_nothing_behind_and_mix_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("sekisho.yaml");
+    let write = |limit: u64| {
+        let policy = |name: &str| {
+            format!("  {name}: {{ rules: [{{ name: r, algorithm: fixed_window, limit: {limit}, window: 1d }}] }}\n")
+        };
+        let draft = dir.path().join("draft");
+        std::fs::write(&draft, format!("policies:\n{}{}", policy("a"), policy("b"))).unwrap();
+        std::fs::rename(&draft, &file).unwrap();
+    };
+    write(1);
+    let serving = Serving::start(&["--config", file.to_str().unwrap()], &[]);
+    let agent: ureq::Agent = ureq::Agent::config_builder().build().into();
+    let limit = || {
+        let text =
+            agent.get(format!("{}/v1/policies", serving.api)).call().unwrap().body_mut().read_to_string().unwrap();
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let limits = [0, 1].map(|policy| answer["policies"][policy]["rules"][0]["limit"].as_u64().unwrap());
+        assert_eq!(limits[0], limits[1], "two configurations in one answer");
+        limits[0]
+    };
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", serving.child.id())).unwrap().count();
+    write(2);
+    until(|| limit() == 2);
+    let before = descriptors();
+    let mut last = 2;
+    for number in 3..=102 {
+        write(number);
+        assert!(Command::new("kill").args(["-HUP", &serving.child.id().to_string()]).status().unwrap().success());
+        let now = limit();
+        assert!((last..=number).contains(&now), "{now} after {last}");
+        last = now;
+    }
+    until(|| limit() == 102);
+    until(|| descriptors() <= before);
+}
+
+/// There are no more descriptors: who is in is served, and others wait until somebody goes.
+#[test]
+fn f47_without_descriptors_it_accepts_nobody_until_there_are_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let serving = Serving::logging(&[], &[], Stdio::from(std::fs::File::create(&log).unwrap()));
+    let gateway = serving.gateway.strip_prefix("http://").unwrap();
+    let connect = || {
+        let stream = std::net::TcpStream::connect(gateway).unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+        stream
+    };
+    let ask = |mut stream: &std::net::TcpStream| {
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).unwrap();
+        String::from_utf8(head.to_vec()).unwrap()
+    };
+    let first = connect();
+    assert_eq!(ask(&first), "HTTP/1.1 200");
+    let pid = serving.child.id();
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
+    limit_descriptors(pid, Some(open));
+    let others: Vec<_> = (0..5).map(|_| connect()).collect();
+    let said = || std::fs::read_to_string(&log).unwrap().matches("a connection could not be accepted").count();
+    until(|| said() > 0);
+    // It does not give up, and does not fill the disk with it: ten lines a second at the most.
+    assert!(said() <= 20, "{}", said());
+    drop(first);
+    // One place is free: the others come in one after the other.
+    for other in others {
+        assert_eq!(ask(&other), "HTTP/1.1 200");
+    }
+    limit_descriptors(pid, None);
+    assert_eq!(ask(&connect()), "HTTP/1.1 200");
 }
 
 #[test]
@@ -584,4 +707,53 @@ fn lists_are_fetched_into_a_folder_and_not_twice() {
     let (code, out, err) = fetch(&["--file", &path("list"), "--out", &path("out")]);
     assert!(code == 1 && out.contains("there before") && err.contains("/gone: http_status"), "{out}{err}");
     assert_eq!(fetch(&["http://a/", "http://b/"]).0, 2);
+}
+
+#[test]
+fn domains_are_checked_explained_listed_and_let_go_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let policies = "allowlist:\n  - domain: example.com\n    max_requests_per_day: 10\n    max_pages_per_day: 20\n";
+    std::fs::write(path("domains.yaml"), policies).unwrap();
+    let (code, out, err) = run(&["domains", "check", &path("domains.yaml")]);
+    assert_eq!(code, 0, "{err}");
+    for part in ["example.com", "domains.yaml:4: example.com may have 20 pages", "is valid"] {
+        assert!(out.contains(part), "no {part} in {out}");
+    }
+    let (_, out, _) = run(&["domains", "check", &path("domains.yaml"), "--json"]);
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(told["warnings"].as_array().unwrap().len(), 1, "{told}");
+    std::fs::write(path("bad.yaml"), "allowlist:\n  - { domain: co.jp }\n").unwrap();
+    let (code, out, err) = run(&["domains", "check", &path("bad.yaml")]);
+    assert!(code == 2 && out.is_empty() && err.contains("bad.yaml:2:15"), "{out}{err}");
+
+    let page = "https://www.example.com/page";
+    let (code, out, _) = run(&["domains", "explain", page, "--file", &path("domains.yaml")]);
+    assert!(code == 0 && out.starts_with("www.example.com belongs to example.com"), "{out}");
+    std::fs::write(path("sekisho.yaml"), "outbound: { domains: domains.yaml }").unwrap();
+    let server = Serving::start(&["--config", &path("sekisho.yaml")], &[]);
+    let domains = |args: &[&str]| run(&[&["domains"], args, &["--api", &server.api]].concat());
+    let (code, out, _) = domains(&["explain", page]);
+    assert!(code == 0 && out.starts_with("www.example.com belongs to example.com") && out.contains("0 of 10"), "{out}");
+
+    let post = |path: &str, body: Value| {
+        let mut answer = ureq::post(format!("{}{path}", server.api)).send_json(body).unwrap();
+        answer.body_mut().read_json::<Value>().unwrap()
+    };
+    let permit = post("/v1/outbound/acquire", json!({ "url": page }))["permit"].clone();
+    post("/v1/outbound/settle", json!({ "permit": permit, "status": 429, "retry_after": 3_600 }));
+    let left_alone = |args: &[&str]| {
+        let (code, out, err) = domains(&[args, &["--json"]].concat());
+        assert_eq!(code, 0, "{err}");
+        let told: Value = serde_json::from_str(&out).unwrap();
+        let domain = if told["domains"].is_array() { told["domains"][0].clone() } else { told };
+        assert_eq!((&domain["domain"], &domain["requests_today"]), (&json!("example.com"), &json!(1)), "{domain}");
+        domain["cooldown_until"].is_number()
+    };
+    assert!(left_alone(&["list"]) && left_alone(&["list", "example.com"]));
+    let (code, out, _) = domains(&["list"]);
+    assert!(code == 0 && out.contains("1 of 10"), "{out}");
+    assert!(!left_alone(&["reset", "www.example.com"]));
+    assert!(!left_alone(&["list"]), "what was spent stays spent");
+    assert_eq!(domains(&["reset", "a b"]).0, 2);
 }

@@ -73,6 +73,43 @@ fn everything_wrong_is_found_and_no_token_is_printed() {
     assert!(text.contains("session 1, rate 1") && text.contains("allkeys-lru"), "{text}");
 }
 
+/// Of what this file configures, with no Redis but those it names.
+fn configured(yaml: &str) -> (i32, Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    std::fs::write(&file, yaml).unwrap();
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("sekisho"));
+    command.args(["doctor", "--json", "--config"]).arg(file).env_clear().current_dir(folder.path());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    (output.status.code().unwrap(), serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{said}")))
+}
+
+/// What is revoked must not be thrown out, wherever it is kept; what is cached may be.
+#[test]
+fn eviction_is_wrong_only_where_something_must_stay() {
+    let (lru, safe) = (RedisServer::start_with(&["--maxmemory-policy", "allkeys-lru"]), RedisServer::start());
+    let (lru, safe) = (lru.url(), safe.url());
+    let cache =
+        |url: &str| format!("caches: {{ profile: {{ key: \"cache:profile:{{id}}\", store: {{ url: \"{url}\" }} }} }}");
+    for (yaml, code, evicting) in [
+        (format!("tokens: {{ store: \"{lru}\" }}"), 1, 1),
+        (format!("tokens: {{ store: \"{safe}\" }}"), 0, 0),
+        (format!("sessions: {{ store: {{ url: \"{lru}\" }} }}"), 1, 1),
+        (format!("outbound: {{ store: {{ url: \"{lru}\" }} }}"), 1, 1),
+        (cache(&lru), 0, 0),
+        (format!("elevation: {{ store: {{ url: \"{lru}\" }} }}"), 0, 0),
+        (format!("store: {{ url: \"{safe}\" }}\n{}", cache(&lru)), 0, 0),
+        // The same server for both is one that must keep.
+        (format!("tokens: {{ store: \"{lru}\" }}\n{}", cache(&lru)), 1, 1),
+    ] {
+        let (found, diagnosis) = configured(&yaml);
+        let checks = diagnosis["checks"].as_array().unwrap();
+        let eviction = checks.iter().find(|check| check["name"] == "eviction").unwrap();
+        assert_eq!((found, &eviction["count"]), (code, &json!(evicting)), "{yaml}: {diagnosis}");
+    }
+}
+
 /// Whatever this machine's Redis is, it is judged by what it says of itself, and never a fault by that alone.
 #[test]
 fn a63_an_old_version_is_a_hint() {

@@ -46,6 +46,11 @@ impl Crew {
         Ok(Self { hands, next: AtomicUsize::new(0) })
     }
 
+    /// Where they are served, besides the runtime that accepts them.
+    pub(crate) fn runtimes(&self) -> impl Iterator<Item = Handle> {
+        self.hands.iter().map(|hand| hand.runtime.clone())
+    }
+
     /// Has a connection served, by the threads in turn.
     pub(crate) fn serve<F>(&self, stream: TcpStream, serve: impl FnOnce(TcpStream) -> F + Send + 'static)
     where
@@ -87,6 +92,7 @@ impl Hand {
 mod tests {
     use std::collections::HashSet;
 
+    use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
     use tokio::sync::mpsc;
 
@@ -115,6 +121,34 @@ mod tests {
         let distinct: HashSet<_> = threads.iter().collect();
         assert_eq!(distinct.len(), 3, "{threads:?}");
         assert!(threads.iter().all(|(_, id)| *id != thread::current().id()));
+    }
+
+    /// It unwinds its own task: the thread goes on with the others.
+    #[tokio::test]
+    async fn f45_a_panic_ends_its_own_connection_and_no_other() {
+        let crew = Crew { hands: vec![Hand::start(0).unwrap()], next: AtomicUsize::new(0) };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connect = async || {
+            let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+            (client, listener.accept().await.unwrap().0)
+        };
+        let (told, mut served) = mpsc::unbounded_channel();
+        let (before, other) = connect().await;
+        let (go, gone) = oneshot::channel::<()>();
+        let tell = told.clone();
+        crew.serve(other, async move |_stream| {
+            gone.await.unwrap();
+            tell.send("one from before").unwrap();
+        });
+        let (mut client, stream) = connect().await;
+        crew.serve(stream, async move |_stream| panic!("as a handler would"));
+        assert_eq!(client.read(&mut [0]).await.unwrap(), 0, "it is closed");
+        go.send(()).unwrap();
+        assert_eq!(served.recv().await, Some("one from before"));
+        let (after, stream) = connect().await;
+        crew.serve(stream, async move |_stream| told.send("one after it").unwrap());
+        assert_eq!(served.recv().await, Some("one after it"));
+        drop((before, after));
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sekisho::keyspace::Budget;
-use sekisho::keyspace::doctor::{Check, Report, examine};
+use sekisho::keyspace::doctor::{Check, Patient, Report, examine};
 use sekisho::store::redis::{Options, Redis};
 use serde::Serialize;
 
@@ -74,7 +74,8 @@ pub async fn doctor(config: &Config, keys: u64) -> Result<Option<Diagnosis>, Sta
         Options { timeout: Duration::from_secs(2), connect_timeout: Duration::from_secs(2), ..Options::default() };
     let mut stores = Vec::new();
     for url in &urls {
-        stores.push(Redis::connect(url.expose(), options).await.map_err(|error| unusable(url, &error.to_string()))?);
+        let redis = Redis::connect(url.expose(), options).await.map_err(|error| unusable(url, &error.to_string()))?;
+        stores.push(Patient { redis, must_keep: config.must_keep(url) });
     }
     let report = examine(&stores, Budget { keys, time: PATIENCE }).await;
     let report = report.map_err(|error| unusable(first, &error.to_string()))?;

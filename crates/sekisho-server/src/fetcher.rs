@@ -22,7 +22,7 @@ pub(crate) fn open(config: &OutboundConfig, outbound: &Outbound, caches: &Arc<Ca
         timeout: config.timeout,
         idle: config.timeout,
         max_bytes,
-        max_file_bytes: max_bytes,
+        max_file_bytes: config.max_file_bytes as u64,
         ..FetchTerms::default()
     };
     let guard = Guard::allowing(config.allow_addresses.iter().copied());

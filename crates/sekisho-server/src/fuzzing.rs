@@ -53,6 +53,16 @@ pub fn envoy_json(bytes: &[u8], domain: &Domain) -> Result<Vec<String>, String> 
     body.map(|body| found(&body.into(), domain)).map_err(|problem| format!("{problem:?}"))
 }
 
+/// A body of the API: of a check, or what `path` says.
+pub fn body(path: &str, bytes: &[u8]) -> Result<String, String> {
+    api::fuzzing::body(path, bytes)
+}
+
+/// A form that names a token.
+pub fn token_form(bytes: &[u8]) -> Result<(String, bool), String> {
+    api::fuzzing::token_form(bytes)
+}
+
 fn found(request: &RateLimitRequest, domain: &Domain) -> Vec<String> {
     let each = request.descriptors.iter().map(|descriptor| {
         let found = domain.find(&descriptor.entries).map(|found| (found.limit.name.clone(), found.values));

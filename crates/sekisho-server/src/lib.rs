@@ -31,6 +31,7 @@ pub mod governing;
 mod jwks;
 mod leftover;
 mod live;
+mod logins;
 mod metrics;
 mod openapi;
 mod outgoing;

@@ -3,6 +3,7 @@
 //! A changed configuration becomes a whole new app over the same store. Requests under way finish with the one they began
 //! with; the next ones meet the new one. A configuration that cannot be served changes nothing.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -12,10 +13,10 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::audit::{Act, Operator};
-use crate::config::{Config, OutboundConfig, TlsConfig};
+use crate::config::{Config, TlsConfig};
 use crate::server::refuse_open_grpc;
 use crate::start::StartError;
-use crate::{api, connection, tls};
+use crate::{api, connection, logins, tls};
 
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -29,8 +30,8 @@ pub(crate) struct Live {
 
 pub(crate) struct Encryption(TlsAcceptor);
 
-impl std::fmt::Debug for Encryption {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Encryption")
     }
 }
@@ -92,6 +93,7 @@ impl Live {
 
     fn replace(&self, mut config: Config) -> Result<Vec<&'static str>, StartError> {
         let old = self.app();
+        let logins = logins::of(&config, &old.backend.clients)?;
         let kept = keep_what_needs_a_restart(&mut config, &old.config);
         // The listener stays open, so what keeps others out must not go.
         self.grpc_at.get().map_or(Ok(()), |address| refuse_open_grpc(&config, *address))?;
@@ -103,6 +105,7 @@ impl Live {
         self.grpc_tls.store(grpc_tls);
         app.metrics.reloaded(true, connection::unix_seconds());
         self.app.store(app);
+        logins.into_iter().for_each(|(redis, credentials)| redis.log_in_as(credentials));
         Ok(kept)
     }
 }
@@ -131,7 +134,7 @@ fn encryption(
 }
 
 /// Listeners are open and the store is connected: these stay as they are, and the names of those that should have changed
-/// are returned.
+/// are returned. As whom to log in to a store may change.
 fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static str> {
     let mut kept = Vec::new();
     let mut keep = |name, is_same: bool| {
@@ -142,20 +145,27 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     keep("listen", config.listen == old.listen);
     keep("api", config.api == old.api);
     keep("grpc", config.grpc == old.grpc);
-    keep("store", format!("{:?}", config.store) == format!("{:?}", old.store));
+    keep("store", keep_place(&mut config.store, &old.store));
     keep("memory", format!("{:?}", config.memory) == format!("{:?}", old.memory));
-    keep("sessions.store", format!("{:?}", config.sessions.store) == format!("{:?}", old.sessions.store));
-    config.sessions.store = old.sessions.store.clone();
-    keep("tokens.store", config.tokens.revocation.store == old.tokens.revocation.store);
-    config.tokens.revocation.store.clone_from(&old.tokens.revocation.store);
+    keep("sessions.store", keep_place(&mut config.sessions.store, &old.sessions.store));
+    keep("tokens.store", keep_place(&mut config.tokens.revocation.store, &old.tokens.revocation.store));
     keep("caches", format!("{:?}", config.caches) == format!("{:?}", old.caches));
     config.caches.clone_from(&old.caches);
     if let (Some(new), Some(old)) = (&mut config.outbound, &old.outbound) {
-        let where_kept = |outbound: &OutboundConfig| format!("{:?} {:?}", outbound.store, outbound.state);
-        keep("outbound.store", where_kept(new) == where_kept(old));
-        (new.store, new.state) = (old.store.clone(), old.state.clone());
+        let is_same = keep_place(&mut new.store, &old.store) && new.state == old.state;
+        keep("outbound.store", is_same);
+        new.state.clone_from(&old.state);
     }
     (config.listen, config.api, config.grpc) = (old.listen, old.api, old.grpc);
-    (config.store, config.memory) = (old.store.clone(), old.memory);
+    config.memory = old.memory;
     kept
+}
+
+/// What is shown of a store says where it is, and not who logs in. False where it is elsewhere now: it stays where it was.
+fn keep_place<T: Clone + fmt::Debug>(store: &mut T, old: &T) -> bool {
+    let is_same = format!("{store:?}") == format!("{old:?}");
+    if !is_same {
+        store.clone_from(old);
+    }
+    is_same
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -16,6 +16,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use parking_lot::RwLock;
 use sekisho::keyspace::{Category, Survey};
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::app::App;
@@ -36,6 +37,8 @@ pub(crate) struct Metrics {
     sessions_may_be_evicted: AtomicBool,
     /// True once the server was told to stop.
     leaving: AtomicBool,
+    /// Where tasks run, once anything does.
+    runtimes: OnceLock<Vec<Handle>>,
     /// By door and route, made when they are first asked for.
     routes: RwLock<HashMap<(Door, String), Arc<RouteMeter>>>,
 }
@@ -67,6 +70,7 @@ impl Default for Metrics {
             config_ok: AtomicBool::new(true),
             sessions_may_be_evicted: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
+            runtimes: OnceLock::new(),
             routes: RwLock::default(),
         };
         metrics.collect(|| {
@@ -82,6 +86,7 @@ impl Default for Metrics {
             counter!("sekisho_audit_failures_total").increment(0);
             describe_gauge!("sekisho_sessions_may_evict", "1 if the store may throw sessions away to make room");
             gauge!("sekisho_sessions_may_evict").set(0.0);
+            describe_gauge!("sekisho_tasks", "Tasks that are alive, those of connections among them");
             describe_gauge!("sekisho_keys", "Keys in the store by category, as last counted");
             describe_gauge!("sekisho_keys_memory_bytes", "What they take, estimated from a sample");
             describe_gauge!("sekisho_store_memory_bytes", "What the store takes in all, as it says");
@@ -107,6 +112,18 @@ impl Metrics {
 
     pub(crate) fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
+    }
+
+    /// Of all tasks that are counted from now on.
+    pub(crate) fn watch_tasks(&self, runtimes: Vec<Handle>) {
+        // A server runs once.
+        let _ = self.runtimes.set(runtimes);
+    }
+
+    fn count_tasks(&self) {
+        let Some(runtimes) = self.runtimes.get() else { return };
+        let alive: usize = runtimes.iter().map(|runtime| runtime.metrics().num_alive_tasks()).sum();
+        self.collect(|| gauge!("sekisho_tasks").set(alive as f64));
     }
 
     pub(crate) fn may_evict_sessions(&self) -> bool {
@@ -197,6 +214,7 @@ impl fmt::Debug for Metrics {
 
 pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
     app.gate.upkeep();
+    app.metrics.count_tasks();
     app.backend.revocations.report();
     app.caches.report();
     if let Some(heights) = &app.elevation {

@@ -15,6 +15,8 @@ use url::Url;
 pub(crate) struct Outgoing {
     outbound: Outbound,
     permit: Option<Permit>,
+    /// What becomes of it if it is dropped.
+    outcome: Outcome,
     /// The store's time when it was admitted, and since when that is.
     at: Timestamp,
     since: Instant,
@@ -29,7 +31,7 @@ impl Outgoing {
         };
         let wait = admitted.wait_until.map_or(Duration::ZERO, |turn| turn.since(admitted.at));
         let (permit, at, since) = (Some(admitted.permit), admitted.at, Instant::now());
-        let mut outgoing = Self { outbound: outbound.clone(), permit, at, since };
+        let mut outgoing = Self { outbound: outbound.clone(), permit, outcome: Outcome::NoAnswer, at, since };
         if !wait.is_zero() {
             // Whoever leaves while it waits has sent nothing.
             let waiting = Waiting(&mut outgoing);
@@ -56,6 +58,17 @@ impl Outgoing {
         self.at + self.since.elapsed()
     }
 
+    /// With a good answer its turn lasts until the last byte of it, when whoever reads it drops this. Any other is the end: who
+    /// says no is left alone at once.
+    pub(crate) async fn goes_on(mut self, outcome: Outcome) -> Option<Self> {
+        if matches!(outcome, Outcome::Answered { status: 200..=299, .. }) {
+            self.outcome = outcome;
+            return Some(self);
+        }
+        self.end(outcome).await;
+        None
+    }
+
     /// A store that does not answer keeps nobody: the lease ends it.
     pub(crate) async fn end(mut self, outcome: Outcome) {
         let Some(permit) = self.permit.clone() else { return };
@@ -79,7 +92,7 @@ const fn says_no(status: u16) -> bool {
 
 impl Drop for Outgoing {
     fn drop(&mut self) {
-        self.end_later(Outcome::NoAnswer);
+        self.end_later(self.outcome);
     }
 }
 

@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::cache::Unanswered;
 use sekisho::limits::Ending;
 use sekisho::outbound::Denied;
-use sekisho::{Error, Invalid, http};
+use sekisho::{Error, Invalid, http, shown_key};
 use serde::Serialize;
 
 use crate::caches::{Named, NotUpdated};
@@ -37,9 +37,9 @@ impl Problem {
                 tracing::debug!(%error, "the store did not answer");
                 Self(problem)
             }
-            // Keys hold subjects, which are people: only who asks for debug sees them.
-            Error::Corrupt { reason, .. } => {
-                quietly!(error, reason, "the store holds something unreadable");
+            // Keys hold subjects, which are people: only who asks for debug sees them whole.
+            Error::Corrupt { key, reason } => {
+                quietly!(error, key = shown_key(key), reason, "the store holds something unreadable");
                 tracing::debug!(%error, "a request failed");
                 Self(problem)
             }
@@ -154,6 +154,10 @@ impl Problem {
                 let detail = format!("the database did not answer within {limit:?}: it may have been updated or not");
                 Self::new(StatusCode::GATEWAY_TIMEOUT, kind, "Perhaps not updated", detail)
             }
+            NotUpdated::Lost(reason) => {
+                let detail = format!("{reason}: it may have been updated or not");
+                Self::new(StatusCode::BAD_GATEWAY, kind, "Perhaps not updated", detail)
+            }
         }
     }
 
@@ -237,6 +241,12 @@ impl Problem {
     pub(crate) fn timed_out() -> Self {
         let detail = "the request did not arrive in time";
         Self::new(StatusCode::REQUEST_TIMEOUT, "about:blank", "Request Timeout", detail)
+    }
+
+    /// Why is for the log.
+    pub(crate) fn no_room() -> Self {
+        let detail = "there is no room for a file here";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "about:blank", "Internal Server Error", detail)
     }
 
     /// Which upstream failed, and how, is for the log.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use hyper_util::server::graceful::GracefulShutdown;
 use sekisho::backend::Backend;
 use tokio::net::TcpListener;
+use tokio::runtime;
 use tokio::sync::watch;
 
 use crate::app::App;
@@ -109,6 +110,7 @@ impl Server {
         let (grpc_listener, grpc) = self.grpc.unzip();
         let (stopping, stopped) = watch::channel(false);
         let app = self.live.app();
+        app.metrics.watch_tasks(self.crew.runtimes().chain([runtime::Handle::current()]).collect());
         let mut workers = app.caches.work(&stopped, &app.metrics);
         if let Some(heights) = app.elevation.clone() {
             let (own, mut stopped) = (Arc::clone(&heights), stopped);

@@ -14,6 +14,7 @@ use sekisho::sessions::{self, SessionStore};
 use sekisho::store::redis::{Options, Redis, Roster};
 
 use crate::config::{Config, StoreUrl};
+use crate::logins;
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -57,34 +58,36 @@ pub enum StartError {
 /// `/readyz` says so, and it is tried again until it does.
 pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
-    let mut stores = Vec::new();
-    let sessions = open_sessions(config, &clock, &mut stores).await?;
+    let (mut keys, mut clients) = (Keyspace::default(), Vec::new());
+    let sessions = open_sessions(config, &clock, &mut keys, &mut clients).await?;
+    let stores = &mut keys.stores;
     let own = match &config.tokens.revocation.store {
         Some(url) => Some(open_redis(url).await?),
         None => None,
     };
     // Its keys are looked at too, unless they are looked at already.
-    let is_other = config.tokens.revocation.store.as_ref().is_some_and(|own| {
-        let sessions = config.sessions.store.as_ref().map(|store| &store.url);
-        Some(own) != config.store.url.as_ref() && Some(own) != sessions
-    });
+    let [of_all, of_sessions, of_tokens] = looked_at(config);
+    let is_other = of_tokens != of_all && of_tokens != of_sessions;
+    clients.extend(own.clone().map(|redis| (logins::TOKENS.to_owned(), redis)));
     stores.extend(own.clone().filter(|_| is_other));
-    let caches = open_caches(config).await?;
+    let caches = open_caches(config, stores, &mut clients).await?;
     let Some(url) = &config.store.url else {
         let mut backend = Backend { sessions, caches, ..Backend::memory_on(config.memory, Arc::clone(&clock)) };
+        keys.limits = backend.keys.limits.take();
+        keys.revocations = backend.keys.revocations.take();
         if let Some(redis) = own {
             backend.revocations = Revocations::redis(&redis, Arc::clone(&clock));
+            keys.revocations = None;
         } else if !config.tokens.issuers.is_empty() {
             tracing::warn!(
                 "revocations are kept in memory: they end with this process, and other instances do not know them"
             );
         }
-        if let Some(own) = open_outbound(config, &clock, &mut stores).await? {
+        if let Some(own) = open_outbound(config, &clock, &mut keys.stores, &mut clients).await? {
             backend.outbound = own;
         }
-        if !stores.is_empty() {
-            backend.keys = Keyspace::Redis(stores);
-        }
+        backend.clients = clients;
+        backend.keys = keys;
         return Ok(backend);
     };
     let started = RedisStore::start(url.expose(), config.store.timeout, None).await;
@@ -93,11 +96,18 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let kind = if store.is_cluster() { BackendKind::RedisCluster } else { BackendKind::Redis };
     let revocations = Revocations::redis(own.as_ref().unwrap_or(store.redis()), Arc::clone(&clock));
     stores.insert(0, store.redis().clone());
-    let own = open_outbound(config, &clock, &mut stores).await?;
-    let keys = Keyspace::Redis(stores);
+    clients.push((logins::STORE.to_owned(), store.redis().clone()));
+    let own = open_outbound(config, &clock, stores, &mut clients).await?;
     let limits = with_fallback(store, config.store.on_failure, u64::from(config.instances), &clock).await;
     let outbound = own.unwrap_or_else(|| Arc::clone(&limits));
-    Ok(Backend { limits, outbound, sessions, revocations, caches, keys, clock, kind })
+    Ok(Backend { limits, outbound, sessions, revocations, caches, clients, keys, clock, kind })
+}
+
+/// The stores of everything, of sessions and of tokens, whose keys are looked at in this order: a Redis that has several names
+/// for what it keeps is looked at once.
+fn looked_at(config: &Config) -> [Option<&StoreUrl>; 3] {
+    let sessions = config.sessions.store.as_ref().map(|store| &store.url);
+    [config.store.url.as_ref(), sessions, config.tokens.revocation.store.as_ref()]
 }
 
 /// Instances that share a store announce themselves in it, and share the limits when it is away.
@@ -117,13 +127,15 @@ async fn open_outbound(
     config: &Config,
     clock: &Arc<dyn Clock>,
     stores: &mut Vec<Redis>,
+    clients: &mut Vec<(String, Redis)>,
 ) -> Result<Option<Arc<dyn LimitStore>>, StartError> {
     let Some(outbound) = &config.outbound else { return Ok(None) };
     if let Some(own) = &outbound.store {
         let started = RedisStore::start(own.url.expose(), own.timeout, None).await;
         let (store, first) = started.map_err(|error| unusable(&own.url, &error))?;
         warn_if_away(&own.url, first);
-        if Some(&own.url) != config.store.url.as_ref() {
+        clients.push((logins::OUTBOUND.to_owned(), store.redis().clone()));
+        if !looked_at(config).contains(&Some(&own.url)) {
             stores.push(store.redis().clone());
         }
         return Ok(Some(with_fallback(store, outbound.settings.on_failure, u64::from(config.instances), clock).await));
@@ -145,31 +157,41 @@ async fn open_outbound(
 }
 
 /// Sessions have a connection of their own, so that a flood of checks is not in their way, nor they in its.
-/// A Redis that only they have goes to `stores`.
+/// What only they have goes to `keys`.
 async fn open_sessions(
     config: &Config,
     clock: &Arc<dyn Clock>,
-    stores: &mut Vec<Redis>,
+    keys: &mut Keyspace,
+    clients: &mut Vec<(String, Redis)>,
 ) -> Result<Arc<dyn SessionStore>, StartError> {
     let own = config.sessions.store.as_ref();
     let Some(url) = own.map_or(config.store.url.as_ref(), |store| Some(&store.url)) else {
-        return Ok(Arc::new(sessions::MemoryStore::new(Arc::clone(clock))));
+        let store = Arc::new(sessions::MemoryStore::new(Arc::clone(clock)));
+        keys.sessions = Some(Arc::clone(&store));
+        return Ok(store);
     };
     let timeout = own.map_or(config.store.timeout, |store| store.timeout);
     let started = sessions::RedisStore::start(url.expose(), timeout, None).await;
     let (store, first) = started.map_err(|error| unusable(url, &error))?;
+    clients.push((logins::SESSIONS.to_owned(), store.redis().clone()));
     // Of the store of all it is said once.
     if own.is_some() {
         warn_if_away(url, first);
     }
     if own.is_some_and(|own| Some(&own.url) != config.store.url.as_ref()) {
-        stores.push(store.redis().clone());
+        keys.stores.push(store.redis().clone());
     }
     Ok(Arc::new(store))
 }
 
 /// The Redis of each cache that has one, apart from that of the limits: values are long, and checks must not wait for them.
-async fn open_caches(config: &Config) -> Result<HashMap<String, Redis>, StartError> {
+/// What only they have goes to `stores`.
+async fn open_caches(
+    config: &Config,
+    stores: &mut Vec<Redis>,
+    clients: &mut Vec<(String, Redis)>,
+) -> Result<HashMap<String, Redis>, StartError> {
+    let outbound = config.outbound.as_ref().and_then(|outbound| outbound.store.as_ref()).map(|store| &store.url);
     let mut opened: Vec<(&StoreUrl, Redis)> = Vec::new();
     let mut caches = HashMap::new();
     for cache in &config.caches {
@@ -179,7 +201,11 @@ async fn open_caches(config: &Config) -> Result<HashMap<String, Redis>, StartErr
             Some(redis) => redis,
             None => {
                 let redis = open_redis(url).await?;
+                if !looked_at(config).contains(&Some(url)) && outbound != Some(url) {
+                    stores.push(redis.clone());
+                }
                 opened.push((url, redis.clone()));
+                clients.push((logins::of_cache(&cache.name), redis.clone()));
                 redis
             }
         };

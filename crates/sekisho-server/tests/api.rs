@@ -108,7 +108,7 @@ fn a_reservation_is_settled_once() {
 }
 
 #[test]
-fn a_reservation_is_released_or_runs_out() {
+fn f40_a_reservation_is_released_or_runs_out() {
     let server = TestServer::start(POLICIES);
     let reserve = |lease: u64| {
         let body = json!({ "policy": "tokens", "subject": "u", "cost": { "tokens": 400 }, "lease_ms": lease });

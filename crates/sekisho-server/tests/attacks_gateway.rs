@@ -470,7 +470,7 @@ fn a_connection_that_its_upstream_closed_is_not_used_again() {
 }
 
 #[test]
-fn a_connection_is_used_again_after_an_answer_without_a_body() {
+fn f60_a_connection_is_used_again_after_an_answer_without_a_body() {
     for answer in [
         &b"HTTP/1.1 204 No Content\r\n\r\n"[..],
         b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",

@@ -175,7 +175,7 @@ fn hold(to: SocketAddr) -> Option<TcpStream> {
 }
 
 #[test]
-fn a20_connections_are_counted_in_all_and_by_address() {
+fn a20_f47_connections_are_counted_in_all_and_by_address() {
     let server = serve("max: 5, per_ip: 3", "");
     let (gateway, api) = (server.addresses.gateway, server.addresses.api);
     let mut held: Vec<_> = (0..3).map(|_| hold(gateway).unwrap()).collect();

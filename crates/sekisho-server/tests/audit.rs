@@ -119,7 +119,7 @@ fn a_log_that_is_turned_over_goes_on_after_a_reload() {
 }
 
 #[test]
-fn what_cannot_be_written_is_not_given_and_said_aloud() {
+fn f46_what_cannot_be_written_is_not_given_and_said_aloud() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::with(config(folder.path(), "/dev/full"));
     let body = json!({ "policy": "demo", "subject": "u" });
@@ -224,7 +224,7 @@ fn c35_tokens_are_revoked_under_a_hash_of_their_id() {
 }
 
 #[test]
-fn who_fills_the_disk_does_not_stay_logged_in() {
+fn f46_who_fills_the_disk_does_not_stay_logged_in() {
     let folder = tempfile::tempdir().unwrap();
     let server = TestServer::with(config(folder.path(), "/dev/full"));
     let bearer = format!("Bearer {TOKEN}");

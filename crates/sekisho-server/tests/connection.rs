@@ -117,7 +117,7 @@ async fn tls_carries_both_protocols() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_cannot_be_used_is_named() {
+async fn f63_a_certificate_that_cannot_be_used_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("nothing.pem");
     std::fs::write(&file, "no certificate").unwrap();

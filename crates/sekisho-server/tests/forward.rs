@@ -151,7 +151,7 @@ fn a_stream_is_passed_on_as_it_comes_and_settled_by_its_last_event() {
 }
 
 #[test]
-fn a_client_that_leaves_in_the_middle_is_settled_by_what_was_used() {
+fn f62_a_client_that_leaves_in_the_middle_is_settled_by_what_was_used() {
     let upstream = Upstream::start();
     let server = gateway(
         &upstream,
@@ -166,7 +166,7 @@ fn a_client_that_leaves_in_the_middle_is_settled_by_what_was_used() {
 }
 
 #[test]
-fn a_client_that_leaves_before_the_answer_pays_what_was_reserved() {
+fn f62_a_client_that_leaves_before_the_answer_pays_what_was_reserved() {
     let upstream = Upstream::start();
     let server =
         gateway(&upstream, r#"  - { match: { path: /never }, policy: tokens, cost: { tokens: 400 }, upstream: "UP" }"#);
@@ -192,7 +192,7 @@ fn a_slot_is_held_until_the_answer_has_gone_by() {
 }
 
 #[test]
-fn an_upstream_that_breaks_off_or_falls_silent_ends_the_answer() {
+fn f55_an_upstream_that_breaks_off_or_falls_silent_ends_the_answer() {
     let upstream = Upstream::start();
     let server = gateway(
         &upstream,

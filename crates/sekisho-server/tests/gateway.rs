@@ -138,7 +138,7 @@ fn a_body_that_nobody_read_costs_no_connection_unless_it_is_long() {
 }
 
 #[test]
-fn a_request_in_flight_is_finished_and_no_other_is_taken() {
+fn f39_a_request_in_flight_is_finished_and_no_other_is_taken() {
     let mut server = TestServer::with(Config::built_in().unwrap());
     let mut stream = TcpStream::connect(server.addresses.api).unwrap();
     let body = json!({ "policy": "demo", "subject": "a" }).to_string();

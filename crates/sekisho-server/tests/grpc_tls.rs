@@ -178,7 +178,7 @@ async fn a19_a_client_that_says_nothing_inside_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn others_certificates_are_taken_up_while_it_runs() {
+async fn f63_others_certificates_are_taken_up_while_it_runs() {
     let papers = Papers::new();
     let server = TestServer::with(papers.config(", client_ca: ca.pem"));
     let to = server.addresses.grpc.unwrap();

@@ -56,6 +56,7 @@ fn decisions_and_answers_are_counted_without_naming_anybody() {
     assert_eq!((answers("other", "404"), answers("/v1/check", "404")), (Some(1.0), Some(1.0)));
     assert_eq!(value(text, "sekisho_window_requests_bucket", &["policy=\"demo\"", "le=\"1\""]), Some(2.0));
     assert_eq!(value(text, "sekisho_build_info", &[env!("CARGO_PKG_VERSION")]), Some(1.0));
+    assert!(value(text, "sekisho_tasks ", &[]).is_some_and(|tasks| tasks >= 1.0), "{text}");
     assert!(!text.contains("canary") && !text.contains("127.0.0.1"), "{text}");
 }
 

@@ -3,13 +3,15 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use sekisho::clock::{Clock as _, WallClock};
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_testkit::RedisServer;
-use sekisho_testkit::jwt::Signer;
+use sekisho_testkit::jwt::{Signer, part};
 use serde_json::{Value, json};
 use support::{Reply, TestServer, until};
 
@@ -247,4 +249,119 @@ fn c29_c32_without_the_store_it_is_503_and_nobody_is_logged_out() {
     assert_eq!((asked.status, asked.header("retry-after")), (503, "1"));
     redis.restart();
     until(|| passes("three").status == 200);
+}
+
+/// Who chooses to fail open is served in an outage, and can see how many were let in that nobody knew of.
+#[test]
+fn c32_what_is_known_to_be_revoked_stays_so_also_where_it_fails_open() {
+    let redis = RedisServer::start();
+    let yaml = CONFIG.replacen("tokens: {", "tokens: { max_staleness: 1s, on_failure: open,", 1);
+    let yaml = format!("store: {{ url: \"{}\", on_failure: open }}\n{yaml}", redis.url());
+    let environment = Environment::from([("JWT_SECRET", SECRET), ("SEKISHO_API_TOKEN", "t0ken")]);
+    let server =
+        TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap().with_environment(&environment).unwrap());
+    let now = WallClock::new().now().as_secs_ceil();
+    let at = |jti: &str| token(json!({ "iat": now - 1, "exp": now + 900, "jti": jti }));
+    let passes = |jti: &str| server.gateway("GET", "/", &[("authorization", &format!("Bearer {}", at(jti)))]).status;
+    let metric = |name: &str| -> f64 {
+        let text = server.send("GET", "/metrics", &[BEARER], String::new()).text;
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in {text}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    // Only once it has been heard what is revoked does an outage begin.
+    until(|| metric("sekisho_revocation_staleness_seconds") < 1.0);
+    assert_eq!(revoke(&server, &at("one")), 200);
+    assert_eq!((passes("one"), passes("two")), (401, 200));
+    let accepted = || metric("sekisho_revocation_stale_checks_total{answer=\"accepted\"}");
+    let before = accepted();
+    redis.kill9();
+    until(|| {
+        assert_eq!((passes("one"), passes("two")), (401, 200), "what is known holds, the rest is taken for good");
+        accepted() > before
+    });
+    assert!(metric("sekisho_revocation_staleness_seconds") > 1.0);
+    assert_eq!(metric("sekisho_revocation_stale_checks_total{answer=\"unavailable\"}"), 0.0);
+    assert_eq!(introspect(&server, &at("two"))["active"], true);
+    assert_eq!(introspect(&server, &at("one")), json!({ "active": false }));
+}
+
+/// Whatever is wrong with a token: the gateway refuses it, introspection says no more than that, revoking it is no error, and
+/// nobody makes the store write by it.
+#[test]
+fn c20_c21_c22_c30_hostile_tokens_are_inactive_and_write_nothing() {
+    let (redis, folder) = (RedisServer::start(), tempfile::tempdir().unwrap());
+    let (rsa, evil) = (Signer::rsa("RS256").named("k1"), Signer::ec("ES256").named("k1"));
+    let pem = rsa.public_pem();
+    std::fs::write(folder.path().join("key.pem"), &pem).unwrap();
+    let file = folder.path().join("sekisho.yaml");
+    // What is counted is kept elsewhere, so that whatever is written there was written for a token.
+    let yaml = CONFIG
+        .replace("algorithms: [HS256], secret_env: JWT_SECRET", "algorithms: [RS256], pem: key.pem")
+        .replacen("tokens: {", &format!("tokens: {{ leeway: 5s, store: \"{}\",", redis.url()), 1);
+    std::fs::write(&file, yaml).unwrap();
+    let environment = Environment::from([("SEKISHO_API_TOKEN", "t0ken")]);
+    let server = TestServer::on_its_store(Config::read(&file).unwrap().with_environment(&environment).unwrap());
+    let now = WallClock::new().now().as_secs_ceil();
+    let claims = |over: Value| {
+        let mut claims =
+            json!({ "iss": "a", "aud": "api", "sub": "user-1", "jti": "jti-1", "iat": now - 60, "exp": now + 900 });
+        claims.as_object_mut().unwrap().extend(over.as_object().unwrap().clone());
+        claims.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+        claims
+    };
+    let good = rsa.token(&claims(json!({})));
+    let ask = |token: &str| server.gateway("GET", "/", &[("authorization", &format!("Bearer {token}"))]);
+    until(|| ask(&good).status == 200);
+    let unsigned = |alg: &str| format!("{}.{}.", part(&json!({ "alg": alg, "typ": "JWT" })), part(&claims(json!({}))));
+    let public = Signer::hmac("HS256", pem.as_bytes());
+    for (what, hostile) in [
+        ("alg none", unsigned("none")),
+        ("alg nOnE", unsigned("nOnE")),
+        ("alg none, signed", rsa.token_with(&json!({ "alg": "none" }), &claims(json!({})))),
+        ("the public key as a secret", public.token(&claims(json!({})))),
+        ("the same, called RS256", public.token_with(&json!({ "alg": "RS256" }), &claims(json!({})))),
+        ("jku", evil.token_with(&json!({ "jku": "https://evil.example/jwks.json" }), &claims(json!({})))),
+        ("x5u", evil.token_with(&json!({ "x5u": "https://evil.example/cert.pem" }), &claims(json!({})))),
+        ("jwk", evil.token_with(&json!({ "jwk": evil.jwk() }), &claims(json!({})))),
+        ("jwk, called RS256", evil.token_with(&json!({ "alg": "RS256", "jwk": evil.jwk() }), &claims(json!({})))),
+        ("kid of a path", evil.token_with(&json!({ "alg": "RS256", "kid": "../../key.pem" }), &claims(json!({})))),
+        ("no exp", rsa.token(&claims(json!({ "exp": null })))),
+        ("no jti", rsa.token(&claims(json!({ "jti": null })))),
+        // Five seconds of leeway, and one more.
+        ("expired by a second", rsa.token(&claims(json!({ "exp": now - 6 })))),
+        ("cut", good[..good.len() - 1].to_owned()),
+        ("no base64", format!("{good}*")),
+        ("no base64 at all", "%%%.%%%.%%%".to_owned()),
+        ("no token", "x".repeat(10_000)),
+    ] {
+        let reply = ask(&hostile);
+        assert_eq!(reply.status, 401, "{what}: {}", reply.text);
+        assert_eq!(
+            reply.header("www-authenticate"),
+            "Bearer realm=\"sekisho\", error=\"invalid_token\"",
+            "{what}: {}",
+            reply.text
+        );
+        let form = form_of(&hostile);
+        assert_eq!(call(&server, "/oauth/introspect", &form).text, "{\"active\":false}", "{what}");
+        let revoked = call(&server, "/oauth/revoke", &form);
+        assert_eq!((revoked.status, revoked.text.as_str()), (200, ""), "{what}");
+    }
+    let megabyte = rsa.token(&claims(json!({ "filler": "x".repeat(1 << 20) })));
+    for path in ["/oauth/introspect", "/oauth/revoke"] {
+        assert_eq!(call(&server, path, &form_of(&megabyte)).status, 413, "{path}");
+    }
+    let mut stream = TcpStream::connect(server.addresses.gateway).unwrap();
+    let head = format!("GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer {megabyte}\r\n\r\n");
+    // It may answer and close before it has read all.
+    let _ = stream.write_all(head.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(String::from_utf8_lossy(&answer).split(' ').nth(1), Some("431"));
+    assert_eq!(redis.kept(), 0, "nothing was written");
+    assert_eq!(ask(&good).status, 200, "and nobody's token was ended");
+}
+
+fn form_of(token: &str) -> String {
+    form_urlencoded::Serializer::new(String::new()).append_pair("token", token).finish()
 }

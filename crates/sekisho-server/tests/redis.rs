@@ -6,6 +6,8 @@
 mod caches;
 #[path = "redis/profiles.rs"]
 mod profiles;
+#[path = "redis/rights.rs"]
+mod rights;
 mod support;
 
 use sekisho::limits::OnFailure;
@@ -64,7 +66,7 @@ fn on_a_cluster() {
 }
 
 #[test]
-fn a_closed_store_that_does_not_answer_is_an_error_that_says_so() {
+fn c35_a_closed_store_that_does_not_answer_is_an_error_that_says_no_more() {
     let redis = RedisServer::start();
     let mut config = config(&redis.url());
     config.store.on_failure = OnFailure::Closed;
@@ -75,13 +77,17 @@ fn a_closed_store_that_does_not_answer_is_an_error_that_says_so() {
     {
         assert_eq!((reply.status, reply.header("retry-after")), (503, "1"), "{}", reply.text);
         assert_eq!(reply.json()["type"], "urn:sekisho:problem:store-unavailable");
+        assert_eq!(reply.json()["detail"], "the store did not answer; try again");
+        // What it is and where is for the log.
+        let inside = [redis.port().to_string(), "redis".to_owned(), "127.0.0.1".to_owned(), "demo".to_owned()];
+        assert!(inside.iter().all(|word| !reply.text.to_lowercase().contains(word)), "{}", reply.text);
     }
     assert_eq!(server.gateway("GET", "/livez", &[]).status, 200);
     redis.thaw();
 }
 
 #[tokio::test]
-async fn a_store_that_is_not_there_yet_is_named_without_its_password() {
+async fn f27_a_store_that_is_not_there_yet_is_named_without_its_password() {
     let backend = open_store(&config("redis://:hunter2@127.0.0.1:1")).await.unwrap();
     let error = backend.limits.ping().await.unwrap_err().to_string();
     assert!(error.contains("127.0.0.1:1"), "{error}");
@@ -126,7 +132,7 @@ fn proxies_ask_two_instances_on_one_redis() {
 }
 
 #[test]
-fn a_changed_configuration_keeps_what_redis_counted() {
+fn f41_a_changed_configuration_keeps_what_redis_counted() {
     let redis = RedisServer::start();
     let server = TestServer::on_its_store(with_auth(&redis.url(), 2));
     let get = || server.gateway("GET", "/api/test", &[]).status;

@@ -34,6 +34,24 @@ fn ask(server: &TestServer, method: &str, path: &str, headers: &[(&str, &str)]) 
     server.gateway(method, path, headers)
 }
 
+/// Of requests themselves nothing is counted there: the policies are of another store.
+fn on_redis() -> (RedisServer, TestServer) {
+    let redis = RedisServer::start();
+    let yaml = format!(
+        "sessions: {{ store: {{ url: \"{0}\", timeout: 5s }} }}\ntokens: {{ store: \"{0}\" }}\n{ROUTES}",
+        redis.url()
+    );
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());
+    (redis, server)
+}
+
+/// The names of all keys.
+fn kept(redis: &RedisServer) -> Vec<String> {
+    let mut keys: Vec<_> = redis.command(&["KEYS", "*"]).items().iter().map(|key| key.text()).collect();
+    keys.sort();
+    keys
+}
+
 #[test]
 fn a_route_wants_a_session() {
     let server = TestServer::start(ROUTES);
@@ -45,7 +63,7 @@ fn a_route_wants_a_session() {
 }
 
 #[test]
-fn c02_c05_what_is_no_session_is_401_and_makes_none() {
+fn c02_c05_c14_what_is_no_session_is_401_and_makes_none() {
     let server = TestServer::start(ROUTES);
     let cookie = login(&server, "u1");
     let (name, value) = cookie.split_once('=').unwrap();
@@ -64,10 +82,55 @@ fn c02_c05_what_is_no_session_is_401_and_makes_none() {
         assert!(!reply.header("www-authenticate").is_empty());
         assert_eq!(reply.header("set-cookie"), "", "{bad}");
     }
-    // c07: not from a query, even if sent.
-    assert_eq!(ask(&server, "GET", &format!("/mine?{cookie}"), &[]).status, 401);
     assert_eq!(server.get("/v1/sessions/u2").expect(200), json!({ "sessions": [] }));
     assert_eq!(server.get("/v1/sessions/u1/made-up").status, 404);
+}
+
+#[test]
+fn c07_a_session_in_the_url_does_not_count() {
+    let server = TestServer::start(ROUTES);
+    let cookie = login(&server, "u1");
+    let value = cookie.split_once('=').unwrap().1;
+    let sid = value.split_once(':').unwrap().1;
+    for query in [
+        cookie.clone(),
+        format!("cookie={cookie}"),
+        format!("session={value}"),
+        format!("sid={sid}"),
+        format!("session_id={sid}&user_id=u1"),
+    ] {
+        assert_eq!(ask(&server, "GET", &format!("/mine?{query}"), &[]).status, 401, "{query}");
+        let reply = server.send("GET", &format!("/auth/forward?{query}"), &[], String::new());
+        assert_eq!(reply.status, 401, "{query}");
+        let logout = ask(&server, "POST", &format!("/logout?{query}"), &[]);
+        assert_eq!(logout.status, 200, "there is nothing to end");
+    }
+    assert_ne!(ask(&server, "GET", &format!("/mine;{cookie}"), &[]).status, 200);
+    for header in ["x-session", "x-session-id", "authorization"] {
+        assert_eq!(ask(&server, "GET", "/mine", &[(header, value)]).status, 401, "{header}");
+    }
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 200, "it is still there");
+}
+
+/// A login service rotates at every login, also on a session that is there already.
+#[test]
+fn c03_a56_after_each_login_only_the_newest_cookie_counts() {
+    let server = TestServer::start(ROUTES);
+    let mut cookies = vec![login(&server, "u1")];
+    for _ in 0..2 {
+        let (user, sid) = cookies.last().unwrap().split_once('=').unwrap().1.split_once(':').unwrap();
+        let rotated = server.post(&format!("/v1/sessions/{user}/{sid}/rotate"), json!({}));
+        assert_eq!(rotated.status, 200, "{}", rotated.text);
+        cookies.push(rotated.header("set-cookie").split(';').next().unwrap().to_owned());
+        let statuses: Vec<_> =
+            cookies.iter().map(|cookie| ask(&server, "GET", "/mine", &[("cookie", cookie)]).status).collect();
+        let (newest, older) = statuses.split_last().unwrap();
+        assert!(*newest == 200 && older.iter().all(|status| *status == 401), "{statuses:?}");
+    }
+    for cookie in &cookies[..2] {
+        let own = cookie.replace("__Host-session", "sid");
+        assert_eq!(server.send("GET", "/auth/forward", &[("cookie", &own)], String::new()).status, 401);
+    }
 }
 
 #[test]
@@ -229,7 +292,7 @@ fn c10_a_logout_ends_every_session_that_it_carries() {
 
 #[test]
 fn c06_ids_of_ten_kilobytes_are_refused() {
-    let server = TestServer::start(ROUTES);
+    let (redis, server) = on_redis();
     let long = "x".repeat(10 << 10);
     let json = [("content-type", "application/json")];
     for (field, path) in [("user", format!("/v1/sessions/{long}/s")), ("sid", format!("/v1/sessions/u/{long}"))] {
@@ -238,8 +301,10 @@ fn c06_ids_of_ten_kilobytes_are_refused() {
             assert_eq!(reply.status, 400, "{method} {field}");
             assert!(reply.text.contains(field) && reply.text.len() < 1_000, "{method} {field}: {}", reply.text);
         }
-        let touched = server.send("POST", &format!("{path}/touch"), &json, "{}".to_owned());
-        assert_eq!(touched.status, 400, "{field}");
+        for what in ["touch", "rotate"] {
+            let reply = server.send("POST", &format!("{path}/{what}"), &json, "{}".to_owned());
+            assert_eq!(reply.status, 400, "{what} {field}");
+        }
     }
     assert_eq!(server.send("POST", &format!("/v1/sessions/{long}"), &json, "{}".to_owned()).status, 400);
     assert_eq!(server.send("DELETE", &format!("/v1/sessions/u?except={long}"), &[], String::new()).status, 400);
@@ -248,6 +313,54 @@ fn c06_ids_of_ten_kilobytes_are_refused() {
         assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 401);
         assert_eq!(ask(&server, "POST", "/logout", &[("cookie", &cookie)]).status, 200, "there is nothing to end");
     }
+    assert_eq!(kept(&redis), [""; 0], "nothing was written");
+}
+
+/// Anybody can make up any number of cookies, so that none leaves anything behind.
+#[test]
+fn c05_c14_a_made_up_cookie_writes_nothing() {
+    let (redis, server) = on_redis();
+    for number in 0..20 {
+        let cookie = format!("__Host-session=u{number}:made-up-{number}");
+        assert_eq!(ask(&server, "GET", "/mine", &[("cookie", &cookie)]).status, 401);
+        assert_eq!(ask(&server, "POST", "/leave", &[("cookie", &cookie)]).status, 401);
+        let reply = ask(&server, "POST", "/logout", &[("cookie", &cookie)]);
+        assert_eq!(reply.status, 200, "there is nothing to end");
+        let forward = cookie.replace("__Host-session", "sid");
+        let reply = server.send("GET", "/auth/forward", &[("cookie", &forward)], String::new());
+        assert_eq!((reply.status, reply.header("set-cookie")), (401, ""));
+    }
+    assert_eq!(kept(&redis), [""; 0], "nothing was written");
+}
+
+/// Whose login it is, the path says: a session that is somebody else's is not there, and stays as it was.
+#[test]
+fn c15_another_users_session_is_404_and_nothing_is_written() {
+    let (redis, server) = on_redis();
+    let json = ("content-type", "application/json");
+    server.send("PUT", "/v1/sessions/owner/s1?ttl=600", &[json], r#"{"note":1}"#.to_owned()).expect(200);
+    let owners = server.get("/v1/sessions/owner/s1");
+    let (version, before) = (owners.header("etag").to_owned(), kept(&redis));
+    assert!(before.contains(&"session:owner:s1".to_owned()), "{before:?}");
+    let other = "/v1/sessions/other/s1";
+    for (method, path) in [
+        ("GET", other.to_owned()),
+        ("POST", format!("{other}/touch")),
+        ("POST", format!("{other}/rotate")),
+        ("GET", "/v1/sessions/owner/s2".to_owned()),
+        ("POST", "/v1/sessions/owner/s2/rotate".to_owned()),
+    ] {
+        let reply = server.send(method, &path, &[json], String::new());
+        assert_eq!((reply.status, reply.header("set-cookie")), (404, ""), "{method} {path}");
+    }
+    let replaced = server.send("PUT", other, &[json, ("if-match", &version)], r#"{"note":2}"#.to_owned());
+    assert_eq!(replaced.status, 412);
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", "__Host-session=other:s1")]).status, 401);
+    assert_eq!(ask(&server, "POST", "/logout", &[("cookie", "__Host-session=other:s1")]).status, 200);
+    assert_eq!(kept(&redis), before, "nothing was written");
+    let after = server.get("/v1/sessions/owner/s1");
+    assert_eq!((after.header("etag"), &after.json()["note"]), (version.as_str(), &json!(1)));
+    assert_eq!(ask(&server, "GET", "/mine", &[("cookie", "__Host-session=owner:s1")]).status, 200);
 }
 
 #[test]
@@ -258,7 +371,7 @@ fn a_logout_that_takes_other_methods_is_not_configured() {
 }
 
 #[test]
-fn c32_without_redis_it_is_503_and_no_cookie_is_taken_away() {
+fn c32_f37_without_redis_it_is_503_and_no_cookie_is_taken_away() {
     let redis = RedisServer::start();
     let yaml = format!("store: {{ url: \"{}\", timeout: 300ms, on_failure: open }}\n{ROUTES}", redis.url());
     let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());

@@ -5,11 +5,14 @@
 mod support;
 
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_testkit::jwt::Signer;
+use sekisho_testkit::{RedisServer, poll_until};
 use serde_json::{Value, json};
+use support::upstream::Upstream;
 use support::{TestServer, until};
 
 /// What the server's clock says at the start.
@@ -94,6 +97,63 @@ fn c05_an_unknown_session_is_an_event() {
     // Nobody writes a second line by the name of a user.
     assert_eq!(ask("__Host-session=u%E2%80%AEx:made-up-sid-2"), 401);
     assert_eq!(log.with(&["session_unknown", r"u\u{202e}x"]).len(), 1, "{}", log.text());
+}
+
+/// An upstream that should speak TLS and does not is nobody that anything is sent to: the caller hears that there is no answer,
+/// and the log says which upstream it is and why.
+#[test]
+fn c35_a_backend_without_its_tls_is_told_in_the_log_and_not_to_the_caller() {
+    let (_, log) = start();
+    let upstream = Upstream::start();
+    let yaml = format!(
+        "policies: {{ p: {{ subject: ip, rules: [{{ algorithm: fixed_window, limit: 9, window: 60s }}] }} }}\n\
+         routes: [{{ match: {{ path: / }}, policy: p, upstream: \"https://{}\" }}]",
+        upstream.address
+    );
+    let server = TestServer::start(&yaml);
+    let reply = server.gateway("GET", "/", &[("authorization", "Bearer c0nfidential")]);
+    assert_eq!(reply.status, 502, "{}", reply.text);
+    assert_eq!(reply.json()["detail"], "the server behind this gateway did not answer");
+    assert!(!reply.text.contains(&upstream.address.to_string()), "{}", reply.text);
+    let told = log.with(&["WARN", "the upstream did not answer", &upstream.address.to_string(), "error="]);
+    assert_eq!(told.len(), 1, "{}", log.text());
+    assert_eq!(upstream.seen().len(), 0);
+    assert!(!log.text().contains("c0nfidential"));
+}
+
+/// A Redis that throws revocations away makes revoked tokens valid again: it is said at the start, and when it begins to while
+/// it runs.
+#[test]
+fn c33_a_redis_that_begins_to_evict_is_warned_of() {
+    let (_, log) = start();
+    let redis = RedisServer::start();
+    let yaml = format!("store: {{ url: \"{}\" }}\n{CONFIG}", redis.url());
+    let environment = Environment::from([("JWT_SECRET", SECRET)]);
+    let server =
+        TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap().with_environment(&environment).unwrap());
+    let checks = || server.gateway("GET", "/readyz", &[]).json()["checks"].clone();
+    let address = format!("127.0.0.1:{}", redis.port());
+    let warned = || log.with(&["WARN", "this redis may evict revocations", &address]);
+    let is_told = |may_evict: bool| {
+        let told = || (checks()["revocations_may_be_evicted"] == may_evict).then_some(());
+        assert!(poll_until(Duration::from_secs(60), told).is_some(), "nobody has asked again: {}", checks());
+    };
+    until(|| checks()["revocations_ok"] == true);
+    assert_eq!((checks()["revocations_may_be_evicted"].clone(), warned().len()), (json!(false), 0), "{}", log.text());
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).expect_success();
+    is_told(true);
+    assert_eq!(warned().len(), 1, "{}", log.text());
+    assert!(warned()[0].contains("allkeys-lru") && warned()[0].contains("noeviction"), "{:?}", warned());
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).expect_success();
+    is_told(false);
+    // Whoever starts on one that evicts hears of it at once.
+    let evicting = RedisServer::start_with(&["--maxmemory-policy", "volatile-lru"]);
+    let yaml = yaml.replace(&redis.url(), &evicting.url());
+    let _server =
+        TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap().with_environment(&environment).unwrap());
+    let address = format!("127.0.0.1:{}", evicting.port());
+    until(|| log.with(&["WARN", "this redis may evict revocations", &address, "volatile-lru"]).len() == 1);
+    until(|| !log.with(&["WARN", "the redis of sessions may evict", "maxmemory-policy noeviction"]).is_empty());
 }
 
 #[test]

@@ -63,13 +63,27 @@ fn c01_a_created_session_has_an_id_of_the_servers() {
 }
 
 #[test]
-fn c17_a67_a_page_of_another_site_creates_nothing() {
+fn c17_a67_a_page_of_another_site_changes_nothing() {
     let server = TestServer::start("{}");
-    for kind in [("x-nothing", ""), ("content-type", "text/plain")] {
-        let headers = [("origin", "https://evil.example"), kind];
-        assert_eq!(server.send("POST", "/v1/sessions/u1", &headers, String::new()).status, 415);
+    put(&server, "/v1/sessions/u1/s1?ttl=100", SESSION).expect(200);
+    let form = "application/x-www-form-urlencoded";
+    for path in ["/v1/sessions/u2", "/v1/sessions/u1/s1/touch", "/v1/sessions/u1/s1/rotate"] {
+        for kind in [("x-nothing", ""), ("content-type", "text/plain"), ("content-type", form)] {
+            let headers = [("origin", "https://evil.example"), kind];
+            let reply = server.send("POST", path, &headers, String::new());
+            assert_eq!((reply.status, reply.header("set-cookie")), (415, ""), "{path} {kind:?}");
+            let reply = server.send("POST", path, &headers, "{}".to_owned());
+            assert_eq!(reply.status, 415, "{path} {kind:?}");
+        }
+        // Who is no browser may send nothing, but nothing else.
+        assert_eq!(server.send("POST", path, &[("content-type", form)], "a=1".to_owned()).status, 415, "{path}");
+        assert_eq!(server.post(path, "[]").status, 400, "{path}");
     }
-    assert_eq!(server.get("/v1/sessions/u1").expect(200)["sessions"], json!([]));
+    assert_eq!(server.get("/v1/sessions/u2").expect(200)["sessions"], json!([]));
+    assert_eq!(server.get("/v1/sessions/u1/s1").expect(200)["ttl_seconds"], 100);
+    assert_eq!(server.post("/v1/sessions/u1/s1/rotate", json!({ "sid": "mine" })).expect(400)["field"], "sid");
+    let rotated = server.post("/v1/sessions/u1/s1/rotate", json!({})).expect(200);
+    assert_ne!(rotated["session_id"], "s1");
 }
 
 #[test]
@@ -144,6 +158,38 @@ fn c11_all_sessions_end_and_a_new_login_is_admitted() {
     server.post("/v1/sessions/u1", json!({})).expect(201);
 }
 
+/// In memory, in a Redis of the cache's own under a key of its own, and where older services keep it.
+#[test]
+fn c36_a_profile_in_a_cache_of_ours_goes_too() {
+    let (all, own) = (RedisServer::start(), RedisServer::start());
+    let store = format!(", store: {{ url: \"{}\", timeout: 5s }}", own.url());
+    let cache = |store: &str| format!("caches: {{ profile: {{ key: \"own:{{user_id}}:v1\"{store} }} }}");
+    let in_memory = TestServer::start(&cache(""));
+    let shared = on_redis(&all, &cache(&store));
+    for (server, kept) in [(&in_memory, "here_only"), (&shared, "everywhere")] {
+        let value = |user: &str| format!("/v1/caches/profile/{user}");
+        for user in ["taro", "jiro", "hana"] {
+            assert_eq!(put(server, &value(user), r#"{"email":"taro@example.com"}"#).expect(200)["kept"], kept);
+        }
+        delete(server, "/v1/sessions/taro?except=a").expect(200);
+        server.get(&value("taro")).expect(200);
+        delete(server, "/v1/sessions/taro").expect(200);
+        server.post("/v1/tokens/not-before", json!({ "user": "jiro" })).expect(200);
+        let statuses = ["taro", "jiro", "hana"].map(|user| server.get(&value(user)).status);
+        assert_eq!(statuses, [404, 404, 200], "{kept}");
+    }
+    assert_eq!(["own:taro:v1", "own:jiro:v1", "own:hana:v1"].map(|key| own.command(&["EXISTS", key]).int()), [0, 0, 1]);
+    for (redis, user) in [(&all, "taro"), (&own, "jiro")] {
+        redis.command(&["SETEX", &format!("cache:profile:{user}"), "300", "{}"]).expect_success();
+        shared.post("/v1/tokens/not-before", json!({ "user": user })).expect(200);
+        assert_eq!(redis.command(&["EXISTS", &format!("cache:profile:{user}")]).int(), 0);
+    }
+    // A cache whose keys are not users', and users that are no part of a key, are in nobody's way.
+    let other = TestServer::start("caches: { profile: { key: \"own:{a}:{b}\" } }");
+    delete(&other, "/v1/sessions/taro").expect(200);
+    in_memory.post("/v1/tokens/not-before", json!({ "user": "a/b:v1" })).expect(200);
+}
+
 #[test]
 fn c11_all_but_one_end() {
     let server = TestServer::start("{}");
@@ -200,6 +246,18 @@ fn c18_nothing_of_it_is_cached() {
     for reply in replies {
         assert_eq!(reply.header("cache-control"), "no-store", "{reply:?}");
     }
+    // What is refused before anybody looks for a session, too.
+    let closed = TestServer::with_token("{}", "t0ken");
+    let elsewhere = server.send("GET", "/v1/sessions/u1", &[("host", "evil.example")], String::new());
+    for (status, reply) in [
+        (401, closed.get("/v1/sessions/u1")),
+        (401, closed.get("/oauth/introspect")),
+        (421, elsewhere),
+        (405, server.send("PATCH", "/v1/sessions/u1/s1", &[], String::new())),
+        (404, server.get("/v1/sessions/u1/s1/nothing")),
+    ] {
+        assert_eq!((reply.status, reply.header("cache-control")), (status, "no-store"), "{reply:?}");
+    }
 }
 
 #[test]
@@ -213,7 +271,9 @@ fn c06_bad_ids_and_bodies_are_refused_by_name() {
         }
         let path = format!("/v1/sessions/u1/{}", if bad.len() > 200 { &bad[..129] } else { bad });
         assert_eq!(put(&server, &path, "{}").expect(400)["field"], "sid", "{path}");
-        assert_eq!(server.post(&format!("{path}/touch"), json!({})).expect(400)["field"], "sid", "{path}");
+        for what in ["touch", "rotate"] {
+            assert_eq!(server.post(&format!("{path}/{what}"), json!({})).expect(400)["field"], "sid", "{what} {path}");
+        }
     }
     assert_eq!(delete(&server, "/v1/sessions/u1?except=a:b").expect(400)["field"], "except");
     assert_eq!(server.get("/v1/sessions/%ff").status, 400);
@@ -267,7 +327,7 @@ fn c11_a_login_right_after_a_force_logout_waits_for_the_next_second() {
 }
 
 #[test]
-fn c32_without_redis_it_is_503_and_afterwards_all_is_as_before() {
+fn c32_f37_without_redis_it_is_503_and_afterwards_all_is_as_before() {
     let redis = RedisServer::start();
     let server = on_redis(&redis, "");
     put(&server, "/v1/sessions/u1/s1", "{}").expect(200);

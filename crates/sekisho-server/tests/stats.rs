@@ -143,15 +143,54 @@ fn one_key_is_shown_without_what_is_in_it() {
     server.get("/v1/stats/keys").expect(503);
 }
 
+/// What has a Redis of its own is counted there, each Redis once, and the rest in this process.
+#[test]
+fn every_redis_that_is_named_is_counted_once() {
+    let (caches, tokens) = (RedisServer::start(), RedisServer::start());
+    let yaml = format!(
+        "tokens: {{ store: \"{1}\" }}
+caches:
+  a: {{ key: \"cache:a:{{id}}\", store: {{ url: \"{0}\", timeout: 5s }} }}
+  b: {{ key: \"cache:b:{{id}}\", store: {{ url: \"{0}\", timeout: 5s }} }}
+  c: {{ key: \"cache:c:{{id}}\", store: {{ url: \"{1}\", timeout: 5s }} }}
+",
+        caches.url(),
+        tokens.url()
+    );
+    let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());
+    let put = |path: &str| {
+        server.send("PUT", path, &[("content-type", "application/json")], r#"{"ttl":900}"#.to_owned()).expect(200)
+    };
+    for name in ["a", "b", "c"] {
+        assert_eq!(put(&format!("/v1/caches/{name}/1"))["kept"], "everywhere");
+    }
+    put("/v1/tokens/access/j");
+    put("/v1/sessions/u/s");
+    let stats = server.get("/v1/stats/keys").expect(200);
+    assert_eq!(["cache", "blacklist", "session"].map(|category| keys(&stats, category)), [3, 1, 1], "{stats}");
+}
+
 #[test]
 fn in_memory_the_process_says_what_it_holds() {
     let server = TestServer::start("policies: { demo: { rules: [{ algorithm: sliding_log, limit: 5, window: 1d }] } }");
     for subject in ["a", "b", "a"] {
         server.post("/v1/check", json!({ "policy": "demo", "subject": subject })).expect(200);
     }
+    let put = |path: &str, body: &str| {
+        server.send("PUT", path, &[("content-type", "application/json")], body.to_owned()).expect(200)
+    };
+    put("/v1/sessions/u/s?ttl=100", "{}");
+    put("/v1/sessions/u/gone", "{}");
+    assert_eq!(server.send("DELETE", "/v1/sessions/u/gone", &[], String::new()).status, 204);
+    put("/v1/tokens/access/j", r#"{"ttl":900}"#);
+    server.post("/v1/tokens/not-before", json!({ "user": "somebody" })).expect(200);
     let stats = server.get("/v1/stats/keys").expect(200);
-    assert_eq!((&stats["backend"], &stats["total_keys"]), (&json!("memory"), &json!(2)));
-    assert_eq!((keys(&stats, "sekisho"), keys(&stats, "session")), (2, 0));
+    assert_eq!((&stats["backend"], &stats["total_keys"]), (&json!("memory"), &json!(6)));
+    let of = ["sekisho", "session", "session_end", "blacklist", "not_before", "cache"];
+    assert_eq!(of.map(|category| keys(&stats, category)), [2, 1, 1, 1, 1, 0], "{stats}");
+    assert_eq!(stats["categories"]["session"]["mean_ttl_seconds"], 100.0);
     assert!(stats["used_memory_bytes"].as_u64().unwrap() > 0, "{stats}");
+    server.clock.advance(std::time::Duration::from_secs(100));
+    assert_eq!(keys(&server.get("/v1/stats/keys").expect(200), "session"), 0);
     server.get("/v1/stats/key?key=sekisho:a").expect(404);
 }

@@ -23,6 +23,9 @@ pub struct Backend {
     /// The Redis of each cache that has one, by the cache's name.
     #[cfg(feature = "redis")]
     pub caches: HashMap<String, Redis>,
+    /// Every client of a Redis, by what it is for: whoever opened them can hand them another password.
+    #[cfg(feature = "redis")]
+    pub clients: Vec<(String, Redis)>,
     /// All that is kept there, to look at.
     pub keys: Keyspace,
     /// What tokens and sessions are dated by; a store may have its own.
@@ -57,7 +60,12 @@ impl Backend {
         let sessions = Arc::new(sessions::MemoryStore::new(Arc::clone(&clock)));
         let revocations = Revocations::memory(Arc::clone(&clock));
         let limits = MemoryStore::new(capacity, Arc::clone(&clock));
-        let keys = Keyspace::Memory(limits.clone());
+        let keys = Keyspace {
+            limits: Some(limits.clone()),
+            sessions: Some(Arc::clone(&sessions)),
+            revocations: Some(revocations.clone()),
+            ..Keyspace::default()
+        };
         Self {
             outbound: Arc::new(limits.clone()),
             limits: Arc::new(limits),
@@ -65,6 +73,8 @@ impl Backend {
             revocations,
             #[cfg(feature = "redis")]
             caches: HashMap::new(),
+            #[cfg(feature = "redis")]
+            clients: Vec::new(),
             keys,
             clock,
             kind: BackendKind::Memory,

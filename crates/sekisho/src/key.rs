@@ -18,6 +18,13 @@ impl Subject {
         Ok(Self(subject.as_ref().into()))
     }
 
+    /// Of what is known to be short and to hold nothing but letters, digits and `-`, `_`, `.`, `:`.
+    #[cfg(feature = "outbound")]
+    pub(crate) fn plain(subject: &str) -> Self {
+        debug_assert!(check_part("subject", subject, Self::MAX_BYTES).is_ok(), "{subject:?} is not plain");
+        Self(subject.into())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -69,7 +69,8 @@
 //! decides on Redis's clock. With `tower`, `tower::GateLayer` puts a gate in front of an axum service, and `http` alone has
 //! the headers and problem details that it answers with. With `cache` there is a cache of tiers, and with `http-origin`
 //! what it has not is asked for over HTTP. With `fetch`, `outbound::fetch` fetches pages politely. With `conformance`,
-//! `limits::conformance` is the suite that every store must pass, for those who write one. Time comes from [`clock`]: a
+//! `limits::conformance` is the suite that every store must pass, for those who write one, and sessions and revocations have
+//! theirs. Time comes from [`clock`]: a
 //! [`ManualClock`](clock::ManualClock) makes every test repeatable.
 
 pub mod backend;
@@ -101,4 +102,4 @@ pub mod tokens;
 #[cfg(feature = "tower")]
 pub mod tower;
 
-pub use error::{Error, Invalid};
+pub use error::{Error, Invalid, shown_key};

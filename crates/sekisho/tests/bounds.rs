@@ -347,14 +347,14 @@ fn bound_14_clocks_that_step_back_reopen_nothing_in_memory() {
 }
 
 #[test]
-fn bound_14_clocks_that_step_back_reopen_nothing_on_redis() {
+fn bound_14_f36_clocks_that_step_back_reopen_nothing_on_redis() {
     let server = RedisServer::start();
     clocks_that_step_back(&Engine::redis(&server.url()), "r");
 }
 
 /// Back into an earlier window of the store's own layout: the clock is taken to stand still until it has caught up.
 #[test]
-fn bound_14_a_step_into_an_earlier_window_stays_in_the_later_one() {
+fn bound_14_f36_a_step_into_an_earlier_window_stays_in_the_later_one() {
     let server = RedisServer::start();
     for engine in [Engine::memory(), Engine::redis(&server.url())] {
         for (name, rule) in [

@@ -161,7 +161,7 @@ fn invariant_1_all_or_nothing_on_cluster() {
 
 /// A store that has no room for one of the subjects leaves the others as they were, in any order.
 #[test]
-fn invariant_1_all_or_nothing_when_memory_is_full() {
+fn invariant_1_f48_all_or_nothing_when_memory_is_full() {
     let clock = sekisho::clock::ManualClock::at(Timestamp::from_secs(1_700_000_000));
     let store = MemoryStore::new(Capacity { subjects: 2, bytes: usize::MAX }, Arc::new(clock));
     let limits = Limits::new(policies(), Arc::new(store)).unwrap();
@@ -191,7 +191,7 @@ fn invariant_1_all_or_nothing_when_memory_is_full() {
 
 /// A caller that goes away in the middle leaves all of it or nothing, never a part.
 #[test]
-fn invariant_1_all_or_nothing_when_the_caller_goes_away() {
+fn invariant_1_f61_all_or_nothing_when_the_caller_goes_away() {
     let cluster = RedisCluster::start(3);
     let engine = Engine::redis(&cluster.url());
     let limits = Arc::new(engine.limits(policies()));
@@ -648,7 +648,7 @@ fn invariant_6_leases_end_in_memory() {
 }
 
 #[test]
-fn invariant_6_leases_end_on_redis() {
+fn invariant_6_f40_leases_end_on_redis() {
     let server = RedisServer::start();
     leases_end(&Engine::redis(&server.url()), 80);
 }

@@ -167,7 +167,7 @@ fn process_that_is_lost() {
 }
 
 #[test]
-fn what_a_killed_process_held_ends_with_its_lease() {
+fn f38_what_a_killed_process_held_ends_with_its_lease() {
     let server = RedisServer::start();
     let runtime = runtime();
     let limits = runtime.block_on(connect(&server.url()));

@@ -513,6 +513,12 @@ async fn c10_no_interleaving_brings_a_session_back_on_a_cluster() {
             histories += bench.explore(&[end, reader], 0, 1).await;
         }
     }
+    // Both writers in one history: what one has seen of the other must not let either pass.
+    for end in [Act::Logout, Act::ForceLogout] {
+        for who in [0, 1] {
+            histories += bench.explore(&[end, Act::Save, Act::OldClientLate], who, 1).await;
+        }
+    }
     println!("{histories} histories");
     assert!(histories > 1_000, "only {histories} histories");
 }

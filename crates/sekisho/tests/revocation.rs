@@ -249,7 +249,7 @@ async fn c32_a55_a_frozen_server_means_unavailable_and_recovers_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_missed_while_connections_are_cut() {
+async fn f33_nothing_is_missed_while_connections_are_cut() {
     let server = RedisServer::start();
     let revocations = instance(&server.url()).await;
     for number in 0..40 {
@@ -289,7 +289,7 @@ async fn what_is_written_while_the_server_is_read_is_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a55_a_flush_makes_no_token_valid_again() {
+async fn a55_f32_a_flush_makes_no_token_valid_again() {
     let server = RedisServer::start();
     let revocations = instance(&server.url()).await;
     setex(&server, "revoked");

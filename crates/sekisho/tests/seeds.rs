@@ -368,7 +368,7 @@ fn a_hold_on_a_seeds_counter_is_remembered_as_long_as_the_counter() {
 
 /// A key of another type is an error of that subject alone, in one call, in a batch with others, and on every operation.
 #[test]
-fn a_key_of_the_wrong_type_concerns_its_subject_only() {
+fn f25_a_key_of_the_wrong_type_concerns_its_subject_only() {
     let server = RedisServer::start();
     let engine = Engine::redis(&server.url());
     let limits = Arc::new(engine.limits(vec![seed_000()]));

@@ -36,19 +36,24 @@ pub(crate) fn failures(entries: &[Entry]) -> Vec<Entry> {
     entries.iter().filter(|entry| entry.op.is_decision() && entry.outcome.is_failure()).copied().collect()
 }
 
-/// The slowest decisions of an outage.
+/// The slowest decisions of an outage: by how much they took longer than an answer to nothing at the same time. Where one of those
+/// is late too it is the machine that stood still, as virtual ones do for tens of milliseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Slowest {
     /// From the fault to the first answer of memory on each instance.
     pub(crate) before: Duration,
+    pub(crate) before_by_clock: Duration,
     /// What was asked after it, until the fault ended.
     pub(crate) after: Duration,
-    pub(crate) after_p999: Duration,
+    /// The same by the clock.
+    pub(crate) after_by_clock: Duration,
+    pub(crate) after_by_clock_p999: Duration,
 }
 
 pub(crate) fn slowest(entries: &[Entry], fault: Duration, ended: Duration) -> Slowest {
     let mut found = Slowest::default();
     let mut after = Vec::new();
+    let idle = Idle::of(entries);
     let instances = entries.iter().map(|entry| entry.instance).max().map_or(0, |last| last + 1);
     for instance in 0..instances {
         let noticed = to_notice(entries, fault, &[instance]).map_or(ended, |took| fault + took);
@@ -62,15 +67,39 @@ pub(crate) fn slowest(entries: &[Entry], fault: Duration, ended: Duration) -> Sl
         };
         for entry in entries.iter().filter(asked) {
             if entry.sent <= noticed {
-                found.before = found.before.max(entry.took());
+                found.before = found.before.max(idle.beyond(entry));
+                found.before_by_clock = found.before_by_clock.max(entry.took());
             } else {
+                found.after = found.after.max(idle.beyond(entry));
                 after.push(entry.took());
             }
         }
     }
-    found.after = after.iter().max().copied().unwrap_or_default();
-    found.after_p999 = percentile(after, 99.9);
+    found.after_by_clock = after.iter().max().copied().unwrap_or_default();
+    found.after_by_clock_p999 = percentile(after, 99.9);
     found
+}
+
+/// Answers to nothing, in the order in which they were asked for.
+struct Idle(Vec<Entry>);
+
+impl Idle {
+    /// None of them takes longer, and so none that was asked for earlier is under way.
+    const LONGEST: Duration = Duration::from_secs(2);
+
+    fn of(entries: &[Entry]) -> Idle {
+        let mut idle: Vec<Entry> = entries.iter().filter(|entry| entry.op == Op::Idle).copied().collect();
+        idle.sort_unstable_by_key(|entry| entry.sent);
+        Idle(idle)
+    }
+
+    /// What an answer took beyond the slowest of these that was under way at the same time.
+    fn beyond(&self, entry: &Entry) -> Duration {
+        let first = self.0.partition_point(|idle| idle.sent + Self::LONGEST < entry.sent);
+        let near = self.0[first..].iter().take_while(|idle| idle.sent <= entry.done);
+        let slowest = near.filter(|idle| idle.done >= entry.sent).map(Entry::took).max();
+        entry.took().saturating_sub(slowest.unwrap_or_default())
+    }
 }
 
 pub(crate) fn percentile(mut times: Vec<Duration>, percent: f64) -> Duration {
@@ -107,6 +136,20 @@ mod tests {
         ];
         let found = slowest(&entries, Duration::from_millis(5), Duration::from_millis(100));
         assert_eq!((found.before.as_millis(), found.after.as_millis()), (52, 2));
+    }
+
+    #[test]
+    fn what_anybody_waits_for_is_the_machine() {
+        let idle = |sent, done| Entry { op: Op::Idle, ..entry(1, sent, done, Label::Shared) };
+        let entries = [
+            entry(0, 6, 10, Label::Memory),
+            entry(0, 20, 50, Label::Memory),
+            idle(21, 49),
+            entry(0, 60, 64, Label::Memory),
+            idle(65, 90),
+        ];
+        let found = slowest(&entries, Duration::from_millis(5), Duration::from_millis(100));
+        assert_eq!((found.after.as_millis(), found.after_by_clock.as_millis()), (4, 30));
     }
 
     #[test]

@@ -33,6 +33,10 @@ impl Client {
         Client { port, connection: None }
     }
 
+    pub(super) fn close(&mut self) {
+        self.connection = None;
+    }
+
     pub(super) async fn send(&mut self, request: &Request<Full<Bytes>>) -> Result<Response<Bytes>, Missing> {
         match timeout(PATIENCE, self.exchange(request)).await {
             Ok(Ok(answer)) => Ok(answer),

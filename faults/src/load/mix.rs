@@ -22,6 +22,8 @@ pub(crate) struct Mix {
     pub(crate) sessions: f64,
     pub(crate) tokens: f64,
     pub(crate) caches: f64,
+    /// What is compared with: enough of them that one is under way whenever the machine stands still.
+    pub(crate) idle: f64,
 }
 
 impl Mix {
@@ -30,7 +32,7 @@ impl Mix {
         let weights = HOT * HOT_WEIGHT + (SUBJECTS - HOT);
         // A cold subject has weight one and half of its limit.
         let checks = weights as f64 * limit as f64 / window.as_secs_f64() / 2.0;
-        Mix { checks, reserves: 0.0, passes: 0.0, sessions: 0.0, tokens: 0.0, caches: 0.0 }
+        Mix { checks, reserves: 0.0, passes: 0.0, sessions: 0.0, tokens: 0.0, caches: 0.0, idle: 800.0 }
     }
 
     /// With everything else beside them.
@@ -46,7 +48,7 @@ impl Mix {
     }
 
     pub(crate) fn per_second(&self) -> f64 {
-        self.checks + self.reserves + self.passes + self.sessions + self.tokens + self.caches
+        self.checks + self.reserves + self.passes + self.sessions + self.tokens + self.caches + self.idle
     }
 
     /// All questions in their proportion, in an order that the seed decides. Asked around and around.
@@ -61,6 +63,7 @@ impl Mix {
             (Op::Session, self.sessions),
             (Op::Token, self.tokens),
             (Op::Cache, self.caches),
+            (Op::Idle, self.idle),
         ];
         for (op, rate) in others {
             let count = (checks * rate / self.checks).round() as usize;

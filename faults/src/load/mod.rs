@@ -6,6 +6,7 @@ mod client;
 mod mix;
 mod people;
 mod question;
+mod rotation;
 
 pub(crate) use mix::{HOT, Mix, SUBJECTS};
 pub(crate) use people::jti;
@@ -21,6 +22,7 @@ use serde_json::Value;
 use self::client::{Client, Missing};
 use self::people::People;
 use self::question::{Question, SETTLED};
+use self::rotation::Rotation;
 use crate::clock::now;
 use crate::ledger::{Entry, Label, Ledger, Op, Outcome};
 use crate::rig::{Instance, Rig};
@@ -38,6 +40,7 @@ pub(crate) struct Load {
 
 struct Shared {
     instances: Vec<Arc<Instance>>,
+    rotation: Rotation,
     wheel: Vec<(Op, usize)>,
     next: AtomicUsize,
     reservations: AtomicU64,
@@ -53,6 +56,7 @@ impl Load {
         let instances = rig.instances.clone();
         let gap = Duration::from_secs_f64((CONNECTIONS * instances.len()) as f64 / mix.per_second());
         let shared = Arc::new(Shared {
+            rotation: Rotation::of(instances.len()),
             instances,
             wheel: mix.wheel(seed),
             next: AtomicUsize::new(0),
@@ -97,13 +101,17 @@ fn run(shared: &Arc<Shared>, people: &Arc<People>, ledger: &Ledger) {
                 tokio::spawn(connection.run(offset))
             })
             .collect();
+        for (number, instance) in shared.instances.iter().enumerate() {
+            let (shared, port) = (Arc::clone(shared), instance.gateway());
+            tokio::spawn(async move { shared.rotation.watch(number, port, &shared.is_over).await });
+        }
         for task in tasks {
             task.await.expect("no connection panics");
         }
     });
 }
 
-/// A client of one instance, which goes to another where it is refused.
+/// A client of one instance, which goes to another while that one is not in the rotation, or refuses it.
 struct Connection {
     shared: Arc<Shared>,
     people: Arc<People>,
@@ -142,6 +150,7 @@ impl Connection {
                     self.ask(Door::Gateway, op, subject, &question).await;
                 }
                 Op::Session => self.ask(Door::Api, op, subject, &self.people.session(subject)).await.map_or((), drop),
+                Op::Idle => self.ask(Door::Gateway, op, subject, &people::livez()).await.map_or((), drop),
                 Op::Cache => self.ask(Door::Api, op, subject, &people::tile(subject)).await.map_or((), drop),
                 Op::Check | Op::Settle => {
                     self.ask(Door::Api, Op::Check, subject, &question::check(subject)).await;
@@ -159,18 +168,26 @@ impl Connection {
         self.ask(Door::Api, Op::Settle, subject, &question::settle(&reserved["reservation"])).await;
     }
 
+    /// Keeps no connection to who is not asked any more.
+    fn leave(&mut self) {
+        for instance in (0..self.api.len()).filter(|instance| !self.shared.rotation.has(*instance)) {
+            self.api[instance].close();
+            self.gateway[instance].close();
+        }
+    }
+
     /// The answer to what was admitted.
     async fn ask(&mut self, door: Door, op: Op, subject: usize, question: &Question) -> Option<Value> {
-        let count = self.shared.instances.len();
+        self.leave();
         let mut entry = None;
-        for step in 0..count {
-            let instance = (self.instance + step) % count;
+        for instance in self.shared.rotation.from(self.instance) {
             let client = match door {
                 Door::Api => &mut self.api[instance],
                 Door::Gateway => &mut self.gateway[instance],
             };
             let sent = now();
             let answer = client.send(question).await;
+            self.shared.rotation.note(instance, &answer);
             let outcome = question::outcome(op, &answer);
             let amount = match (op, outcome) {
                 (Op::Settle, Outcome::Admitted) => SETTLED,

@@ -59,3 +59,7 @@ pub(super) fn pass(user: usize) -> Question {
 pub(super) fn tile(id: usize) -> Question {
     get(&format!("/v1/caches/tiles/{id}"), ("accept", "*/*"))
 }
+
+pub(super) fn livez() -> Question {
+    get("/livez", ("accept", "*/*"))
+}

@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub(crate) max_staleness: Duration,
     /// Of the memory store, for the row that fills it.
     pub(crate) memory_subjects: usize,
+    /// `instances`, the least number to assume. They count each other by their heartbeats, unless Redis was never there.
+    pub(crate) floor: usize,
 }
 
 impl Default for Settings {
@@ -37,13 +39,14 @@ impl Default for Settings {
             on_failure: "memory",
             max_staleness: Duration::from_secs(5),
             memory_subjects: 200_000,
+            floor: 1,
         }
     }
 }
 
 /// The rule `total` denies nobody: it counts all that was ever admitted, to be compared with the ledger.
 pub(super) fn yaml(settings: &Settings, store: &str, [listen, api]: [u16; 2], origin: u16) -> String {
-    let Settings { limit, on_failure, memory_subjects, .. } = settings;
+    let Settings { limit, on_failure, memory_subjects, floor, .. } = settings;
     let [window, deadline, lease, staleness] =
         [settings.window, settings.deadline, settings.lease, settings.max_staleness]
             .map(|time| format!("{}ms", time.as_millis()));
@@ -55,7 +58,7 @@ pub(super) fn yaml(settings: &Settings, store: &str, [listen, api]: [u16; 2], or
 listen: 127.0.0.1:{listen}
 api: 127.0.0.1:{api}
 store: {{ url: "{store}", timeout: {deadline}, on_failure: {on_failure} }}
-instances: 3
+instances: {floor}
 memory: {{ subjects: {memory_subjects} }}
 policies:
   {LOG}: {{ rules: [{{ name: window, algorithm: sliding_log, limit: {limit}, window: {window} }}, {requests}] }}

@@ -31,6 +31,7 @@ pub(crate) struct Figures {
     pub(crate) rss_mib: f64,
     pub(crate) descriptors: usize,
     pub(crate) threads: usize,
+    pub(crate) tasks: usize,
 }
 
 impl Instance {
@@ -111,6 +112,7 @@ impl Instance {
             rss_mib: number("VmRSS:").unwrap_or_default() as f64 / 1024.0,
             descriptors: fs::read_dir(proc.join("fd")).map_or(0, Iterator::count),
             threads: number("Threads:").unwrap_or_default(),
+            tasks: self.metric("sekisho_tasks").unwrap_or_default() as usize,
         }
     }
 
@@ -144,6 +146,13 @@ impl Instance {
             (ready && self.metric("sekisho_write_back_pending").unwrap_or_default() == 0.0).then_some(())
         });
         shared.with_context(|| format!("the instance did not come back to its store: {}", self.ready()))
+    }
+
+    /// Waits until it has counted so many by their heartbeats. One that was replaced just now may be counted twice.
+    pub(crate) fn await_others(&self, instances: usize) -> Result<()> {
+        let count = || self.metric("sekisho_instances").unwrap_or_default();
+        let counted = poll_until(PATIENCE, || (count() >= instances as f64).then_some(()));
+        counted.with_context(|| format!("an instance knows of {} of {instances}", count()))
     }
 
     fn await_listening(&self) {

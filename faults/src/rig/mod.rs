@@ -6,7 +6,7 @@ mod origin;
 
 pub(crate) use config::{HELD, PASS, SECRET, Settings, policy_of};
 pub(crate) use instance::{Figures, Instance};
-pub(crate) use origin::Origin;
+pub(crate) use origin::{Origin, Trouble};
 
 use std::fs;
 use std::path::PathBuf;
@@ -35,9 +35,12 @@ impl Rig {
         Rig::start(&vec![url.to_owned(); 3], settings)
     }
 
-    /// Waits until every instance decides on the store.
+    /// Waits until every instance decides on the store, and knows of the others.
     pub(crate) fn await_shared(&self) -> anyhow::Result<()> {
-        self.instances.iter().try_for_each(|instance| instance.await_shared())
+        self.instances.iter().try_for_each(|instance| {
+            instance.await_shared()?;
+            instance.await_others(self.instances.len())
+        })
     }
 }
 

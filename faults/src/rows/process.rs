@@ -90,11 +90,12 @@ pub(super) fn rolling(seed: u64) -> Result<Vec<Line>> {
     };
     let outage = Outage::run(&rig, mix, seed, WARM + settings.window / 2, fault, Duration::from_secs(3))?;
     let failed = failures(&outage.entries);
-    let cut = failed.len() as u64;
+    // Clients do as balancers do: who has told them that it goes is not asked any more, so that nobody is refused.
+    let (cut, refused) = (failed.len() as u64, outage.refused);
+    let mut missed = Line::none("requests refused or cut", cut + refused, outage.entries.len().to_string());
+    missed.measured.push_str(&format!(" ({refused} refused, then taken by another instance)"));
     let mut lines = vec![
-        Line::none("requests cut or not served at all", cut, outage.entries.len().to_string())
-            .toward(Target::Restart, cut as f64),
-        Line::new("connections refused, then taken by another instance", "", outage.refused.to_string(), true),
+        missed.toward(Target::Restart, (cut + refused) as f64),
         Line::new("longest stop", "", time(longest), longest < Duration::from_secs(10)),
         outage.over_none(&rig),
     ];

@@ -1,5 +1,6 @@
 //! The classes of faults.
 
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::thread;
@@ -9,12 +10,14 @@ use anyhow::{Result, ensure};
 use rand::RngExt as _;
 use rand::rngs::SmallRng;
 use sekisho_testkit::Fault;
+use sekisho_testkit::jwt::Signer;
 use serde_json::json;
 
 use super::site::Site;
 use crate::ask;
 use crate::clock::{now, pass};
 use crate::load::Load;
+use crate::rig::{Instance, SECRET, Trouble};
 use crate::rows::{held, reserve};
 
 pub(super) struct Class {
@@ -37,7 +40,7 @@ const fn lossy(name: &'static str, run: fn(&mut Site, &Load, &mut SmallRng) -> R
     Class { may_lose: true, ..class(name, CARRIED, run) }
 }
 
-pub(super) const CLASSES: [Class; 18] = [
+pub(super) const CLASSES: [Class; 19] = [
     lossy("F4 Redis killed, back after 3–10 s", killed),
     class("F5 Redis stands still 1–5 s", CARRIED, frozen),
     class("F6 replies 5–60 ms late", CARRIED, slow),
@@ -50,13 +53,16 @@ pub(super) const CLASSES: [Class; 18] = [
     lossy("F16 failover, the old primary read-only", failover),
     class("F23 Redis out of memory", CARRIED, out_of_memory),
     class("F27 password changed", CARRIED, password),
-    class("F33 invalidations lost", CARRIED, deaf),
+    class("F33 invalidations lost, and a token revoked", CARRIED, deaf),
     class("F38 instance killed with 500 reservations", 0.0, instance_killed),
     class("F40 instance stands still", CARRIED, instance_frozen),
     class("F43 seven bad configurations", 0.0, bad_config),
-    class("F50 crowd of strangers", 0.0, strangers),
+    CROWD,
     class("F52 herd, and slow connections (A19)", 0.0, herd),
+    class("F55–F57 the origin is slow, fails, or talks nonsense", 0.0, origin),
 ];
+
+pub(super) const CROWD: Class = class("F50 crowd of strangers", 0.0, strangers);
 
 pub(super) const LAST: Class = class("F39 rolling restart", 0.0, rolling);
 
@@ -151,20 +157,100 @@ fn out_of_memory(site: &mut Site, _: &Load, random: &mut SmallRng) -> Result<()>
     Ok(())
 }
 
-/// Those who are in stay in, and nobody else comes in.
+/// Nobody is let in with what they knew; a reload of their changed files lets them in.
 fn password(site: &mut Site, _: &Load, random: &mut SmallRng) -> Result<()> {
-    let redis = site.redis();
-    redis.command(&["ACL", "SETUSER", "keeper", "on", "nopass", "~*", "&*", "+@all"]).expect_success();
-    redis.command(&["ACL", "SETUSER", "default", "-@scripting", "-@all", "+acl"]).expect_success();
+    // Whoever is in stays in.
+    let mut inside = TcpStream::connect((Ipv4Addr::LOCALHOST, site.redis().port()))?;
+    say(&mut inside, "ACL SETUSER default resetpass >rotated")?;
+    say(&mut inside, "CLIENT KILL TYPE normal SKIPME yes")?;
     pass(seconds(random, 2.0, 4.0));
-    redis.command(&["ACL", "SETUSER", "default", "+@all"]).expect_success();
+    change_url(site, "redis://", "redis://:rotated@")?;
+    site.rig.await_shared()?;
+    say(&mut inside, "ACL SETUSER default resetpass nopass")?;
+    change_url(site, "redis://:rotated@", "redis://")
+}
+
+fn say(redis: &mut TcpStream, line: &str) -> Result<()> {
+    redis.write_all(format!("{line}\r\n").as_bytes())?;
+    let mut reply = [0; 256];
+    let length = redis.read(&mut reply)?;
+    ensure!(matches!(reply[0], b'+' | b':'), "{line}: {}", String::from_utf8_lossy(&reply[..length]));
     Ok(())
 }
 
-fn deaf(site: &mut Site, _: &Load, _: &mut SmallRng) -> Result<()> {
-    for _ in 0..5 {
-        site.redis().command(&["CLIENT", "KILL", "TYPE", "pubsub"]).expect_success();
+fn change_url(site: &Site, from: &str, to: &str) -> Result<()> {
+    for instance in &site.rig.instances {
+        let config = std::fs::read_to_string(instance.config())?;
+        std::fs::write(instance.config(), config.replace(from, to))?;
+        instance.reload();
+    }
+    Ok(())
+}
+
+/// The connections over which Redis tells of changes end again and again; a token that is revoked meanwhile is refused
+/// everywhere within a second all the same.
+fn deaf(site: &mut Site, _: &Load, random: &mut SmallRng) -> Result<()> {
+    let (user, jti) = ("u0", format!("deaf-{}", random.random_range(0..u64::MAX)));
+    let claims = json!({ "iss": "https://faults.test", "sub": user, "jti": jti, "iat": 1, "exp": 4_102_444_800_u64 });
+    let header = format!("authorization: Bearer {}\r\n", Signer::hmac("HS256", SECRET.as_bytes()).token(&claims));
+    let show =
+        |instance: &Instance| ask::send(instance.gateway(), "GET", "/token", &header, "").map(|(status, _)| status);
+    for instance in &site.rig.instances {
+        ensure!(show(instance)? == 200, "a token that is not revoked is refused");
+    }
+    let (path, body) = (format!("/v1/tokens/access/{jti}"), json!({ "ttl": 3600 }).to_string());
+    let mut revoked = 0;
+    for turn in 0..5 {
+        end_followers(site);
+        // A 503 says that it is not revoked, and wants to be asked again.
+        if turn >= 2 && revoked != 200 {
+            (revoked, _) = ask::send(site.rig.instances[0].api(), "PUT", &path, "", &body)?;
+        }
         pass(Duration::from_millis(300));
+    }
+    ensure!(revoked == 200, "a token could not be revoked: {revoked}");
+    // A second after the last of them was ended.
+    pass(Duration::from_millis(700));
+    for (number, instance) in site.rig.instances.iter().enumerate() {
+        let status = show(instance)?;
+        ensure!(status == 401, "a revoked token is answered {status} on instance {number}");
+    }
+    Ok(())
+}
+
+/// Clients that are told of changes have the flag `t`.
+fn end_followers(site: &Site) {
+    let clients = site.redis().command(&["CLIENT", "LIST"]).text();
+    let field = |line: &str, name: &str| line.split(' ').find_map(|part| part.strip_prefix(name).map(str::to_owned));
+    for line in clients.lines().filter(|line| field(line, "flags=").is_some_and(|flags| flags.contains('t'))) {
+        if let Some(id) = field(line, "id=") {
+            // It may have gone by itself.
+            let _ = site.redis().try_command(&["CLIENT", "KILL", "ID", &id]);
+        }
+    }
+}
+
+/// Values that are known are answered all the while, and decisions do not notice.
+fn origin(site: &mut Site, _: &Load, _: &mut SmallRng) -> Result<()> {
+    let known = |site: &Site| {
+        for instance in &site.rig.instances {
+            let (status, _) = ask::get(instance.api(), "/v1/caches/tiles/1")?;
+            ensure!(status == 200, "a value that is known is answered {status}");
+        }
+        Ok(())
+    };
+    known(site)?;
+    site.rig.origin.take(Duration::from_secs(3));
+    pass(Duration::from_secs(2));
+    let slow = known(site);
+    site.rig.origin.take(Duration::ZERO);
+    slow?;
+    for trouble in [Trouble::Unavailable, Trouble::Garbage, Trouble::Endless, Trouble::Cut] {
+        site.rig.origin.trouble(Some(trouble));
+        pass(Duration::from_secs(2));
+        let answered = known(site);
+        site.rig.origin.trouble(None);
+        answered?;
     }
     Ok(())
 }

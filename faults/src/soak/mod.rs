@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 
-use self::classes::{CLASSES, Class, LAST};
+use self::classes::{CLASSES, CROWD, Class, LAST};
 use self::event::Event;
 use self::site::Site;
 use crate::clock::{now, pass};
@@ -21,6 +21,8 @@ use crate::rig::Figures;
 
 /// A shorter soak does not go on the page.
 const WHOLE: f64 = 10.0;
+/// How long nothing happens before it is measured what is left of all of it.
+const CALM: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
@@ -62,32 +64,40 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     // No fault, to know what is usual.
     pass(plan.share(0.1));
     let mut events = vec![Event::calm("no fault, at the start", begun, now())];
+    let mut problems = Vec::new();
+    // What is kept of subjects is bounded, and a crowd fills it: what comes on top of that is growth.
+    play(&CROWD, &mut site, &load, &mut random, &mut events, &mut problems);
     let before = site.figures();
 
-    let until = begun + plan.share(0.85);
+    let until = begun + plan.share(0.75);
     let mut schedule: Vec<&Class> = CLASSES.iter().collect();
     schedule.shuffle(&mut random);
     let mut drawn = 0;
-    let mut problems = Vec::new();
     while let Some(class) = next(&schedule, drawn, until, &mut random) {
         drawn += 1;
         play(class, &mut site, &load, &mut random, &mut events, &mut problems);
     }
-    let crowded = site.figures();
+    // All of them have lived through everything; after the restart nothing could be seen any more.
+    let still = now();
+    pass(CALM.min(plan.share(0.1)));
+    events.push(Event::calm("no fault, after all of them", still, now()));
+    let after = site.figures();
+    let refused = load.refused();
     play(&LAST, &mut site, &load, &mut random, &mut events, &mut problems);
 
     let calm = now();
     pass(begun.saturating_add(plan.share(1.0)).saturating_sub(now()).max(Duration::from_secs(10)));
     events.push(Event::calm("no fault, at the end", calm, now()));
-    let after = site.figures();
     load.stop();
+    let refused = load.refused() - refused;
 
     let entries = load.ledger.entries();
     let mut rows: Vec<(String, Vec<Line>)> =
         events.iter().map(|event| (event.title(begun), event.judge(&entries, &site.rig))).collect();
     let mut whole = problems;
     whole.extend(event::whole(&entries, &site.rig, &events)?);
-    whole.extend(growth(before, crowded, after));
+    whole.push(Line::none("connections refused in the rolling restart", refused, ""));
+    whole.extend(growth(before, after));
     rows.push(("all of it".to_owned(), whole));
     let holds = rows.iter().flat_map(|(_, lines)| lines).all(|line| line.holds);
     let words = if holds { "all holds" } else { "something does not hold" };
@@ -131,15 +141,15 @@ fn play(
     pass(site.rig.settings.window.saturating_sub(now().saturating_sub(ended)));
 }
 
-fn growth(before: Figures, crowded: Figures, after: Figures) -> Vec<Line> {
+fn growth(before: Figures, after: Figures) -> Vec<Line> {
     let share = after.rss_mib / before.rss_mib - 1.0;
-    let memory =
-        format!("{:.0} → {:.0} MiB (before the restart {:.0})", before.rss_mib, after.rss_mib, crowded.rss_mib);
+    let memory = format!("{:.0} → {:.0} MiB", before.rss_mib, after.rss_mib);
     let count =
         |figure, before: usize, after: usize| Line::new(figure, "0", format!("{before} → {after}"), after <= before);
     vec![
         Line::new("growth of memory, all instances", "10 %", memory, share <= 0.10),
         count("growth of descriptors", before.descriptors, after.descriptors),
         count("growth of threads", before.threads, after.threads),
+        count("growth of tasks", before.tasks, after.tasks),
     ]
 }

@@ -65,3 +65,19 @@ pub(super) fn envoy_grpc(input: &[u8]) -> String {
 pub(super) fn envoy_json(input: &[u8]) -> String {
     format!("{:?}", fuzzing::envoy_json(input, &EDGE))
 }
+
+/// What is asked, then the body.
+pub(super) fn bodies(input: &[u8]) -> String {
+    let (path, body) = line(input);
+    let read = fuzzing::body(&text(path), body);
+    assert_eq!(read, fuzzing::body(&text(path), body));
+    // Errors quote what they found.
+    read.unwrap_or_else(|error| error.chars().filter(|letter| letter.is_ascii_lowercase()).take(12).collect())
+}
+
+/// A form with a token. Whatever stands beside it, there is one token or none.
+pub(super) fn token_forms(input: &[u8]) -> String {
+    let read = fuzzing::token_form(input);
+    assert!(read.as_ref().is_ok_and(|(token, _)| !token.is_empty()) || read.is_err(), "{read:?}");
+    format!("{:?}", read.map(|(_, has_hint)| has_hint))
+}

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::Target;
 
-pub const TARGETS: [Target; 28] = [
+pub const TARGETS: [Target; 35] = [
     target("client_ip", names::client_ip),
     target("subjects", names::subjects),
     target("key_templates", names::key_templates),
@@ -30,6 +30,8 @@ pub const TARGETS: [Target; 28] = [
     target("usage", doors::usage),
     target("envoy_grpc", doors::envoy_grpc),
     target("envoy_json", doors::envoy_json),
+    target("api_bodies", doors::bodies),
+    target("token_forms", doors::token_forms),
     target("envoy_files", files::envoy),
     target("domain_files", files::domains),
     target("config_yaml", files::yaml),
@@ -38,6 +40,11 @@ pub const TARGETS: [Target; 28] = [
     target("redirects", answers::redirects),
     target("robots", answers::robots),
     target("redis_replies", stored::redis_replies),
+    target("cluster_slots", stored::cluster_slots),
+    target("pushes", stored::pushes),
+    target("revocation_keys", stored::revocation_keys),
+    target("stored_sessions", stored::sessions),
+    target("store_urls", stored::urls),
     target("packed_records", stored::packed_records),
     target("cached_values", stored::cached_values),
     target("tiles_text", elevation::text),

@@ -1,7 +1,11 @@
 use super::Finding;
 use super::tree::Tree;
 
-const SUITES: [&str; 2] = ["crates/sekisho/tests/conformance.rs", "crates/sekisho/tests/sessions_conformance.rs"];
+const SUITES: [&str; 3] = [
+    "crates/sekisho/tests/conformance.rs",
+    "crates/sekisho/tests/sessions_conformance.rs",
+    "crates/sekisho/tests/revocation_conformance.rs",
+];
 const STORES: [&str; 3] = ["memory", "redis", "cluster"];
 
 /// A store that drops out of the suite would go unnoticed, since fewer tests also pass.

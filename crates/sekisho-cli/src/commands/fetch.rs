@@ -65,15 +65,20 @@ fn urls(args: &FetchArgs) -> Result<Vec<String>, Failure> {
 }
 
 fn fetch_one(args: &FetchArgs, url: &str) -> Result<Outcome, Failure> {
-    let answer = ask(&Client::fetching(&args.server), args, url)?;
-    if args.server.json {
+    let client = Client::fetching(&args.server);
+    let answer = if args.server.json {
+        let answer = client.post("/v1/fetch", &asked(args, url))?.body;
         output::json(&answer);
+        answer
     } else {
+        let answer = client.fetch_into(&asked(args, url), &mut io::stdout().lock())?;
+        // What is no good answer may have a body all the same.
         output::raw(&content(&answer)?);
         if let Some(why) = trouble(&answer) {
             output::note(&why);
         }
-    }
+        answer
+    };
     Ok(if is_ok(&answer) { Outcome::Done } else { Outcome::Denied })
 }
 
@@ -96,7 +101,7 @@ fn fetch_all(args: &FetchArgs, urls: Vec<String>, folder: &Path) -> Result<Outco
             threads.spawn(move || {
                 let client = Client::fetching(&args.server);
                 while let Some(url) = take(todo) {
-                    let answer = ask(&client, args, &url);
+                    let answer = ask(&client, args, &url, folder);
                     let is_over = matches!(answer, Err(Failure::Server(_)));
                     // Without its server nothing else will go better; and nobody listens after a failure.
                     if tell.send((url, answer)).is_err() || is_over {
@@ -129,9 +134,25 @@ fn fetch_all(args: &FetchArgs, urls: Vec<String>, folder: &Path) -> Result<Outco
     Ok(if results.iter().all(|(_, answer)| is_ok(answer)) { Outcome::Done } else { Outcome::Denied })
 }
 
-fn ask(client: &Client, args: &FetchArgs, url: &str) -> Result<Value, Failure> {
-    let asked = json!({ "url": url, "page": !args.no_page, "wait": !args.no_wait });
-    Ok(client.post("/v1/fetch", &asked)?.body)
+fn asked(args: &FetchArgs, url: &str) -> Value {
+    json!({ "url": url, "page": !args.no_page, "wait": !args.no_wait })
+}
+
+/// The body goes into its file under another name, until the line that it is there can be written.
+fn ask(client: &Client, args: &FetchArgs, url: &str, folder: &Path) -> Result<Value, Failure> {
+    let part = part_of(folder, url);
+    let mut file = File::create(&part).map_err(|error| at(&part, &error))?;
+    let answer = client.fetch_into(&asked(args, url), &mut file);
+    if answer.as_ref().is_ok_and(is_ok) {
+        file.sync_all().map_err(|error| at(&part, &error))?;
+    } else {
+        let _ = fs::remove_file(&part);
+    }
+    answer
+}
+
+fn part_of(folder: &Path, url: &str) -> PathBuf {
+    folder.join(format!(".{}.part", name_of(url)))
 }
 
 fn is_ok(answer: &Value) -> bool {
@@ -159,15 +180,8 @@ fn trouble(answer: &Value) -> Option<String> {
 /// First the body under its name, whole, then the line that says so: a crash between them costs one fetch more.
 fn save(folder: &Path, url: &str, answer: &Value, index: &mut File) -> Result<(), Failure> {
     let name = name_of(url);
-    let (path, part) = (folder.join(&name), folder.join(format!(".{name}.part")));
-    let body = content(answer)?;
-    let write = || {
-        let mut file = File::create(&part)?;
-        file.write_all(&body)?;
-        file.sync_all()?;
-        fs::rename(&part, &path)
-    };
-    write().map_err(|error| at(&path, &error))?;
+    let path = folder.join(&name);
+    fs::rename(part_of(folder, url), &path).map_err(|error| at(&path, &error))?;
     let line = json!({ "url": url, "file": name, "status": answer["status"], "final_url": answer["final_url"] });
     index.write_all(format!("{line}\n").as_bytes()).map_err(|error| at(&folder.join(INDEX), &error))
 }

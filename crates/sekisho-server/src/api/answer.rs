@@ -8,8 +8,8 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
-use sekisho::http::{retry_after_millis, retry_after_seconds};
-use sekisho::limits::{ChargeOutcome, Decision, Mode, ReservationId, Rule, RuleOutcome};
+use sekisho::http::{fields, retry_after_millis, retry_after_seconds};
+use sekisho::limits::{ChargeOutcome, Decision, Degraded, Mode, ReservationId, Rule, RuleOutcome};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
@@ -224,11 +224,19 @@ impl<'a> Answer<'a> {
         }
         let mut response = Response::new(Body::from(body));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        label(&mut response, decision.degraded);
         if let Some(wait) = decision.retry_after() {
             *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
             response.headers_mut().insert(RETRY_AFTER, retry_after_seconds(wait).into());
         }
         response
+    }
+}
+
+/// Says of an answer that the store did not give it, as every other door does.
+pub(super) fn label(response: &mut Response, degraded: Option<Degraded>) {
+    if let Some(degraded) = degraded {
+        response.headers_mut().insert(fields::DEGRADED, HeaderValue::from_static(degraded.as_str()));
     }
 }
 

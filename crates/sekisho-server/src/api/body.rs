@@ -87,7 +87,13 @@ impl<S: Send + Sync> FromRequest<S> for Form {
             return Err(Problem::unsupported_media_type("send the body as application/x-www-form-urlencoded"));
         }
         let bytes = read(request, MAX_BODY).await?;
-        Ok(Self(form_urlencoded::parse(&bytes).into_owned().collect()))
+        Ok(Self::parse(&bytes))
+    }
+}
+
+impl Form {
+    pub(super) fn parse(bytes: &[u8]) -> Self {
+        Self(form_urlencoded::parse(bytes).into_owned().collect())
     }
 }
 

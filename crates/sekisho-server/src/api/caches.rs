@@ -15,7 +15,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
 use sekisho::cache::refresh::{Explanation, Queued};
-use sekisho::cache::{Answer, Freshness, Kept, Key, Shape, Tier};
+use sekisho::cache::{Answer, Freshness, Kept, Key, Shape, Tier, Value};
 use serde::Serialize;
 
 use super::body;
@@ -253,8 +253,14 @@ fn cache_status(named: &Named, key: &Key, answer: &Answer<Bytes>) -> HeaderValue
     };
     let seconds = |time: Duration| i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let (tier, ttl) = (tier_name(answer.tier), seconds(fresh) - seconds(answer.age));
+    let is_stored = answer.value.is_some() || ages.missing_for.is_some();
+    let stored = if is_stored { "; stored" } else { "" };
+    let is_unchanged = answer.value.as_ref().is_some_and(Value::is_unchanged);
     let text = match (answer.tier, &answer.freshness) {
-        (Tier::Origin, _) => format!("sekisho; fwd=miss; stored; ttl={ttl}; detail={tier}"),
+        (Tier::Origin, _) if is_unchanged => {
+            format!("sekisho; fwd=stale; fwd-status=304{stored}; ttl={ttl}; detail={tier}")
+        }
+        (Tier::Origin, _) => format!("sekisho; fwd=miss{stored}; ttl={ttl}; detail={tier}"),
         (_, Freshness::Fresh) => format!("sekisho; hit; ttl={ttl}; detail={tier}"),
         (_, Freshness::StaleForNow) => format!("sekisho; hit; ttl={ttl}; detail=\"{tier}, the origin is slow\""),
         (_, Freshness::StaleOnError(_)) => format!("sekisho; hit; ttl={ttl}; detail=\"{tier}, the origin failed\""),
@@ -268,7 +274,7 @@ async fn put(app: &App, named: &Named, key: &Key, content: Bytes) -> Result<Resp
         (Kept::Everywhere, _) => PutView { kept: "everywhere", detail: None },
         (Kept::HereOnly, false) => PutView { kept: "here_only", detail: Some("this cache has no shared store") },
         (Kept::HereOnly, true) => {
-            let detail = "the shared store did not take it: other instances answer what they had";
+            let detail = "the shared store did not take it: other instances answer what they had until it is told";
             PutView { kept: "here_only", detail: Some(detail) }
         }
     };

@@ -1,18 +1,26 @@
-//! Fetches for callers who would rather not go out themselves.
+//! Fetches for callers who would rather not go out themselves: told in JSON, or as it is over a file, whatever its length.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::Json;
+use axum::body::{Body as Content, Bytes};
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use axum::response::{IntoResponse as _, Response};
 use data_encoding::BASE64;
 use schemars::JsonSchema;
 use sekisho::Invalid;
 use sekisho::clock::Timestamp;
 use sekisho::outbound::MAX_URL;
-use sekisho::outbound::fetch::{FetchRequest, Fetched, RobotsState};
+use sekisho::outbound::fetch::{Body as FetchedBody, FetchRequest, Fetched, RobotsState};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::fs::File;
+use tokio::io::AsyncReadExt as _;
 
 use super::body::Body;
 use crate::app::App;
@@ -42,7 +50,7 @@ pub(super) struct FetchedView {
     /// Of the last answer, if anybody answered.
     status: Option<u16>,
     /// Why it is not ok: `domain_budget_exceeded`, `domain_cooldown`, `domain_busy`, `robots_disallowed`, `address_refused`,
-    /// `unreachable`, `timeout`, `broken_off`, `too_large`, `too_many_redirects`, `bad_redirect` or `http_status`.
+    /// `unreachable`, `timeout`, `broken_off`, `too_large`, `too_many_redirects`, `bad_redirect`, `http_status` or `not_saved`.
     reason: Option<&'static str>,
     /// The same in words.
     detail: Option<String>,
@@ -62,14 +70,69 @@ pub(super) struct FetchedView {
     robots: Option<&'static str>,
 }
 
+/// With an answer that is told as it is: all that JSON would say of it, but for its headers and its body.
+const FETCHED: HeaderName = HeaderName::from_static("x-sekisho-fetched");
+const BYTES: HeaderValue = HeaderValue::from_static("application/octet-stream");
+/// Read from a file at a time.
+const PIECE: usize = 64 << 10;
+
 pub(super) async fn fetch(
     State(app): State<Arc<App>>,
+    headers: HeaderMap,
     Body(body): Body<FetchBody>,
-) -> Result<Json<FetchedView>, Problem> {
+) -> Result<Response, Problem> {
     let fetcher = app.fetcher.as_ref().ok_or_else(Problem::no_outbound)?;
-    let request = request(&body).map_err(|invalid| Problem::invalid(&invalid))?;
+    let mut request = request(&body).map_err(|invalid| Problem::invalid(&invalid))?;
+    let folder = if headers.get(ACCEPT) == Some(&BYTES) {
+        let folder = TempDir::new().map_err(|error| not_spooled(&error))?;
+        request = request.into_file(folder.path().join("body"));
+        Some(folder)
+    } else {
+        None
+    };
     let fetched = fetcher.fetch(&request).await.map_err(|error| app.problem(&error))?;
-    Ok(Json(fetched.into()))
+    match folder {
+        Some(folder) if fetched.ok => as_it_is(fetched, folder).await,
+        _ => Ok(Json(FetchedView::from(fetched)).into_response()),
+    }
+}
+
+/// The body, from the file that it was written to.
+async fn as_it_is(fetched: Fetched, folder: TempDir) -> Result<Response, Problem> {
+    let told = json!({
+        "ok": true, "status": fetched.status, "from_cache": fetched.from_cache, "final_url": fetched.final_url.as_str(),
+        "robots": fetched.robots.map(word),
+    });
+    let (content, length) = match fetched.body {
+        FetchedBody::Bytes(bytes) => {
+            let length = bytes.len() as u64;
+            (Content::from(bytes), length)
+        }
+        FetchedBody::File { path, bytes } => {
+            (spooled(&path, folder).await.map_err(|error| not_spooled(&error))?, bytes)
+        }
+    };
+    let mut response = Response::new(content);
+    // A URL and words: nothing that a header could not hold.
+    let told = HeaderValue::try_from(told.to_string()).unwrap_or(HeaderValue::from_static("{}"));
+    response.headers_mut().extend([(CONTENT_TYPE, BYTES), (CONTENT_LENGTH, length.into()), (FETCHED, told)]);
+    Ok(response)
+}
+
+/// Piece by piece; with the last of it, or with whoever asked for it, the file goes.
+async fn spooled(path: &Path, folder: TempDir) -> io::Result<Content> {
+    let file = File::open(path).await?;
+    let pieces = futures_util::stream::try_unfold((file, folder), |(mut file, folder)| async move {
+        let mut piece = Vec::with_capacity(PIECE);
+        let read = file.read_buf(&mut piece).await?;
+        Ok::<_, io::Error>((read > 0).then(|| (Bytes::from(piece), (file, folder))))
+    });
+    Ok(Content::from_stream(pieces))
+}
+
+fn not_spooled(error: &io::Error) -> Problem {
+    tracing::error!(%error, "a file for what is fetched cannot be written");
+    Problem::no_room()
 }
 
 fn request(body: &FetchBody) -> Result<FetchRequest, Invalid> {
@@ -90,11 +153,6 @@ impl From<Fetched> for FetchedView {
             Ok(text) => (text.to_owned(), "text"),
             Err(_) => (BASE64.encode(bytes), "base64"),
         };
-        let robots = fetched.robots.map(|state| match state {
-            RobotsState::Rules => "rules",
-            RobotsState::Absent => "absent",
-            RobotsState::Unreadable => "unreadable",
-        });
         Self {
             ok: fetched.ok,
             status: fetched.status,
@@ -106,8 +164,16 @@ impl From<Fetched> for FetchedView {
             body,
             body_encoding,
             retry_at: fetched.retry_at.map(Timestamp::as_millis_ceil),
-            robots,
+            robots: fetched.robots.map(word),
         }
+    }
+}
+
+const fn word(robots: RobotsState) -> &'static str {
+    match robots {
+        RobotsState::Rules => "rules",
+        RobotsState::Absent => "absent",
+        RobotsState::Unreadable => "unreadable",
     }
 }
 

@@ -7,6 +7,8 @@ mod decide;
 mod elevation;
 mod end;
 mod fetch;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod oauth;
 mod object;
 mod operate;
@@ -54,8 +56,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     routes()
         .into_iter()
         .fold(Router::new(), |router, route| router.route(route.served_at(), route.handler))
-        .method_not_allowed_fallback(async || Problem::method_not_allowed(None))
-        .fallback(async || Problem::not_found())
+        .method_not_allowed_fallback(async || uncached(Problem::method_not_allowed(None)).await)
+        .fallback(async || uncached(Problem::not_found()).await)
         .layer(from_fn_with_state(Arc::clone(&app), authorized))
         .layer(from_fn_with_state(Arc::clone(&app), metrics::count))
         .layer(from_fn_with_state(Arc::clone(&app), in_time))
@@ -84,7 +86,15 @@ async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<Response,
 
 async fn in_time(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let limit = time_for(request.uri().path(), &app.config);
-    timeout(limit, next.run(request)).await.unwrap_or_else(|_| Problem::timed_out().into_response())
+    match timeout(limit, next.run(request)).await {
+        Ok(answer) => answer,
+        Err(_) => uncached(Problem::timed_out()).await,
+    }
+}
+
+/// What is refused before its handler is asked, which says for itself what may be kept.
+async fn uncached(problem: Problem) -> Response {
+    sessions::no_store(problem.into_response()).await
 }
 
 /// A fetch may wait for its turn and then for its answer; the configuration bounds both.
@@ -96,7 +106,7 @@ fn time_for(path: &str, config: &Config) -> Duration {
 async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     match refuse(&app, request.extensions().get().copied(), &request) {
         Ok(()) => next.run(request).await,
-        Err(problem) => problem.into_response(),
+        Err(problem) => uncached(problem).await,
     }
 }
 

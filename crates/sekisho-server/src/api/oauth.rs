@@ -137,7 +137,7 @@ pub(super) fn shows(token: &Secret, authorization: Option<&[u8]>) -> bool {
     matches!((pair, colon), (Some(pair), Some(colon)) if token.is(&pair[colon + 1..]))
 }
 
-fn asked(form: &Form) -> Result<(&str, Option<TokenKind>), OauthError> {
+pub(super) fn asked(form: &Form) -> Result<(&str, Option<TokenKind>), OauthError> {
     let error = |error_description| OauthError { error: "invalid_request", error_description };
     let one = |name: &str| {
         let mut values = form.0.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str());

@@ -54,7 +54,7 @@ pub(super) struct AcquiredView {
     /// What is left today of the tightest budget; 2147483647 is unlimited.
     requests_remaining: u64,
     pages_remaining: u64,
-    /// The store did not decide: it was let through by `on_failure: open`.
+    /// The store did not decide: it did not answer, and `on_failure` did.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
 }
@@ -285,6 +285,7 @@ impl AcquiredView {
                 retry_at: denied.retry_at.map(Timestamp::as_millis_ceil),
                 requests_remaining: denied.requests_remaining,
                 pages_remaining: denied.pages_remaining,
+                degraded: denied.is_degraded,
                 ..Self::default()
             },
         }

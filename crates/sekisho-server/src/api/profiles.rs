@@ -7,14 +7,15 @@ use axum::extract::{FromRequestParts, Path, State};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse as _, Response};
 use schemars::JsonSchema;
-use sekisho::cache::Key;
+use sekisho::cache::{Cache, Key};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::body::Body;
 use super::caches;
 use crate::app::App;
-use crate::caches::{Named, NotUpdated, SqlOrigin};
+use crate::caches::{Content, Named, SqlOrigin};
+use crate::quiet::quietly;
 use crate::respond::Problem;
 
 const CACHE: &str = "profile";
@@ -24,7 +25,7 @@ const CACHE: &str = "profile";
 #[schemars(rename = "ProfileUpdated")]
 pub(super) struct UpdatedView {
     updated: bool,
-    /// `everywhere`, or `here_only`: other instances may answer the old profile until its time is over.
+    /// `everywhere`, or `here_only`: other instances may answer the old profile until the shared store is back.
     invalidated: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     detail: Option<&'static str>,
@@ -48,7 +49,6 @@ pub(super) async fn get(State(app): State<Arc<App>>, UserId(user): UserId) -> Re
     caches::get(named, &key).await
 }
 
-/// First the database, then the caches: whoever reads in between may have the old one, and nobody keeps it.
 pub(super) async fn put(
     State(app): State<Arc<App>>,
     UserId(user): UserId,
@@ -56,27 +56,58 @@ pub(super) async fn put(
 ) -> Result<Response, Problem> {
     let (named, key) = profile(&app, &user)?;
     let read_only = || Problem::not_updatable(CACHE);
-    let sql = named.sql.as_ref().ok_or_else(read_only)?;
+    let sql = Arc::clone(named.sql.as_ref().ok_or_else(read_only)?);
     let Body(fields) = body?;
-    refuse_fields(sql, &fields, read_only)?;
-    let updated = sql.update(&key, &fields).await;
-    let problem = match updated {
+    refuse_fields(&sql, &fields, read_only)?;
+    let cache = named.cache.clone();
+    // A task of its own: a caller who goes away must not come between the two.
+    match tokio::spawn(async move { change(&sql, &cache, &key, &fields).await }).await {
+        Ok(changed) => Ok(Json(changed?).into_response()),
+        Err(crashed) => std::panic::resume_unwind(crashed.into_panic()),
+    }
+}
+
+/// First the database, then the caches: whoever reads in between may have the old one, and nobody keeps it.
+async fn change(
+    sql: &SqlOrigin,
+    cache: &Cache<Content>,
+    key: &Key,
+    fields: &Map<String, Value>,
+) -> Result<UpdatedView, Problem> {
+    let problem = match sql.update(key, fields).await {
         Ok(()) => None,
         // Whether it was done nobody knows: what is cached is not to be trusted either.
-        Err(why @ NotUpdated::TimedOut(_)) => Some(Problem::not_updated(why)),
+        Err(why) if why.is_unsure() => Some(Problem::not_updated(why)),
         Err(why) => return Err(Problem::not_updated(why)),
     };
-    let invalidated = named.cache.invalidate(&key).await;
+    let invalidated = cache.invalidate(key).await;
     if let Some(problem) = problem {
         return Err(problem);
     }
     let (invalidated, detail) = match invalidated {
         Ok(()) => ("everywhere", None),
-        Err(_) => {
-            ("here_only", Some("the shared store did not answer: it and other instances may have the old profile"))
+        Err(_) => (
+            "here_only",
+            Some("the shared store did not answer: other instances may have the old profile until it does"),
+        ),
+    };
+    Ok(UpdatedView { updated: true, invalidated, detail })
+}
+
+/// Whoever is thrown out everywhere leaves nothing in caches: neither in the one named `profile`, in memory and shared, nor in
+/// `cache:profile:<user>`, where older services keep it. It can fail: they forget within minutes.
+pub(super) async fn forget(app: &App, user: &str) {
+    let ours = async {
+        // A key of several parts is not a user's, and a name that is no part of a key has none.
+        match profile(app, user) {
+            Ok((named, key)) => named.cache.invalidate(&key).await,
+            Err(_) => Ok(()),
         }
     };
-    Ok(Json(UpdatedView { updated: true, invalidated, detail }).into_response())
+    let (ours, theirs) = tokio::join!(ours, app.backend.keys.drop_profile(user));
+    if let Err(error) = ours.and(theirs) {
+        quietly!(warn, %error, "the cached profile of somebody who was logged out stays until it expires");
+    }
 }
 
 fn profile<'a>(app: &'a App, user: &str) -> Result<(&'a Named, Key), Problem> {

@@ -19,7 +19,7 @@ use super::oauth::{Introspection, OauthError, TokenForm};
 use super::operate::Policies;
 use super::path::{SessionPath, UserPath};
 use super::request::{BatchBody, CheckBody, GrantBody, OverrideBody, ReleaseBody, ReserveBody, SettleBody, TargetBody};
-use super::sessions::{EndedView, ExceptQuery, SessionList, SessionView, TermsView, TouchBody, TtlQuery};
+use super::sessions::{EndedView, ExceptQuery, RotateBody, SessionList, SessionView, TermsView, TouchBody, TtlQuery};
 use super::stats::{KeyQuery, KeyStats, Stats, StatsQuery};
 use super::tokens::{NotBefore, NotBeforeBody, RevokeBody, Revoked};
 use super::{decide, elevation, end, oauth, operate, sessions, stats, tokens, words};
@@ -295,6 +295,7 @@ fn sessions() -> Vec<Route> {
             "/v1/sessions/{user}/{sid}/rotate",
             sessions::rotate,
             of_one("rotateSession", "The same session under a new id; the old one is dead")
+                .may_ask::<RotateBody>(json!({}))
                 .answers(stored(ok("Under its new id; `Set-Cookie` is for the browser.")))
                 .fails(&[StatusCode::NOT_FOUND]),
         ),

@@ -20,13 +20,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::body::{Body, JsonText, Params};
 use super::path::{OneSession, OneUser};
+use super::profiles;
 use super::request::Amount;
 use super::tokens::KEEP_MARKS;
 use super::words;
 use crate::app::App;
 use crate::audit::{Act, Operator};
 use crate::cookie;
-use crate::quiet::quietly;
 use crate::respond::Problem;
 
 /// 366 days, in seconds.
@@ -57,6 +57,12 @@ pub(super) struct TouchBody {
     #[schemars(extend("minimum" = 1, "maximum" = LONGEST_TTL))]
     ttl: Option<Amount>,
 }
+
+/// There is nothing to say. That it is JSON, or nothing at all, keeps pages of other sites from asking.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Rotate")]
+pub(super) struct RotateBody {}
 
 /// What is stored, and what is left of its life.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -212,7 +218,12 @@ pub(super) async fn touch(
     Ok(answer)
 }
 
-pub(super) async fn rotate(State(app): State<Arc<App>>, OneSession(id): OneSession) -> Result<Response, Problem> {
+pub(super) async fn rotate(
+    State(app): State<Arc<App>>,
+    OneSession(id): OneSession,
+    JsonText(text): JsonText,
+) -> Result<Response, Problem> {
+    text.map(|text| Body::<RotateBody>::parse(text.as_bytes())).transpose()?;
     let session = app.sessions.rotate(&id).await.map_err(|error| app.problem(&error))?;
     session.map(|session| with_cookie(&app, StatusCode::OK, &session)).ok_or_else(Problem::no_session)
 }
@@ -242,11 +253,8 @@ pub(super) async fn end_all(
         mark.map_err(|error| app.problem(&error))
     };
     let mark = app.audit.of(&operator, act, doing).await?;
-    // Whoever is thrown out everywhere leaves nothing in the caches of others. It can fail: they forget within minutes.
-    if except.is_none()
-        && let Err(error) = app.backend.keys.drop_profile(user.as_str()).await
-    {
-        quietly!(warn, %error, "the cached profile of somebody who was logged out stays until it expires");
+    if except.is_none() {
+        profiles::forget(&app, user.as_str()).await;
     }
     Ok(Json(EndedView { not_before: mark.as_millis_ceil() }))
 }

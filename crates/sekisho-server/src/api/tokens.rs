@@ -14,6 +14,7 @@ use sekisho::sessions::UserId;
 use serde::{Deserialize, Serialize};
 
 use super::body::Body;
+use super::profiles;
 use super::request::{Amount, LATEST};
 use super::words;
 use crate::app::App;
@@ -126,6 +127,9 @@ pub(super) async fn not_before(
     let act = Act::ending("not_before").maybe("user", body.user.as_deref()).about("time", at.as_millis_ceil());
     let doing = async { end_before(&app, whom, at).await.map_err(|error| app.problem(&error)) };
     app.audit.of(&operator, act, doing).await?;
+    if let Some(user) = &body.user {
+        profiles::forget(&app, user).await;
+    }
     Ok(Json(NotBefore { not_before: at.as_millis_ceil(), user: body.user }))
 }
 

@@ -1,7 +1,8 @@
 //! An origin that is asked only when its domain's policy allows it.
 
-use sekisho::cache::{Failure, HttpOrigin, Key, Origin, OriginFuture, Reached, Reply, Validators};
+use sekisho::cache::{Failure, Hop, HttpOrigin, Key, Origin, OriginFuture, Reached, Reply, Validators};
 use sekisho::outbound::{Outbound, Outcome};
+use url::Url;
 
 use crate::outgoing::Outgoing;
 
@@ -13,31 +14,36 @@ pub(crate) struct Governed {
 
 impl Origin for Governed {
     fn fetch<'a>(&'a self, key: &'a Key, known: &'a Validators) -> OriginFuture<'a> {
-        Box::pin(async move {
-            let url = self.origin.url(key)?;
-            let begun = Outgoing::begin(&self.outbound, &url).await;
-            let outgoing = match begun.map_err(|error| Failure::new(error.to_string()))? {
-                Ok(outgoing) => outgoing,
-                Err(denied) => {
-                    let reason = format!("{} is not asked: {}", url.host_str().unwrap_or(""), denied.reason.as_str());
-                    let retry_after = denied.retry_at.map(|at| at.since(denied.at));
-                    return Err(Failure { reason, retry_after, reached: Reached::Nobody });
-                }
-            };
-            let reply = self.origin.fetch(key, known).await;
-            let answered = |status| Outcome::Answered { status, page: false, not_before: None };
-            let outcome = match &reply {
-                Ok(Reply::Fetched(_)) => answered(200),
-                Ok(Reply::NotModified) => answered(304),
-                Ok(Reply::Missing) => answered(404),
-                Err(failure) => match failure.reached {
-                    Reached::Nobody => Outcome::NotSent,
-                    Reached::Perhaps => Outcome::NoAnswer,
-                    Reached::Answered(status) => outgoing.refused(status, failure.retry_after),
-                },
-            };
-            outgoing.end(outcome).await;
-            reply
-        })
+        Box::pin(self.origin.fetch_by(key, |url| self.ask(url, known)))
+    }
+}
+
+impl Governed {
+    /// One request in its turn. Every hop is one.
+    async fn ask(&self, url: Url, known: &Validators) -> Result<Hop, Failure> {
+        let begun = Outgoing::begin(&self.outbound, &url).await;
+        let outgoing = match begun.map_err(|error| Failure::new(error.to_string()))? {
+            Ok(outgoing) => outgoing,
+            Err(denied) => {
+                let reason = format!("{} is not asked: {}", url.host_str().unwrap_or(""), denied.reason.as_str());
+                let retry_after = denied.retry_at.map(|at| at.since(denied.at));
+                return Err(Failure { reason, retry_after, reached: Reached::Nobody });
+            }
+        };
+        let hop = self.origin.hop(&url, known).await;
+        let answered = |status| Outcome::Answered { status, page: false, not_before: None };
+        let outcome = match &hop {
+            Ok(Hop::Here(Reply::Fetched(_))) => answered(200),
+            Ok(Hop::Here(Reply::NotModified)) => answered(304),
+            Ok(Hop::Here(Reply::Missing)) => answered(404),
+            Ok(Hop::Elsewhere { status, .. }) => answered(*status),
+            Err(failure) => match failure.reached {
+                Reached::Nobody => Outcome::NotSent,
+                Reached::Perhaps => Outcome::NoAnswer,
+                Reached::Answered(status) => outgoing.refused(status, failure.retry_after),
+            },
+        };
+        outgoing.end(outcome).await;
+        hop
     }
 }

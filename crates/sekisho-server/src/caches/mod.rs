@@ -19,7 +19,9 @@ use sekisho::cache::{
     Answer, Cache, Fetched, HttpClient, HttpOrigin, HttpTerms, Kept, Key, Origin, RedisStore, RedisTerms, SharedStore,
     Tiers, Unanswered,
 };
+use sekisho::limits::{self, LimitStore};
 use sekisho::outbound::Outbound;
+use sekisho::store::redis::Redis;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -138,7 +140,8 @@ impl Named {
         let worker = match &config.refresh {
             None => None,
             Some(refresh) => {
-                let pace = Pace::every(refresh.interval, &config.name, Arc::clone(&backend.limits)).map_err(invalid)?;
+                let turns = turns(backend.caches.get(&config.name), backend);
+                let pace = Pace::every(refresh.interval, &config.name, turns).map_err(invalid)?;
                 Some(cache.worker(pace).map_err(invalid)?)
             }
         };
@@ -154,6 +157,15 @@ impl Named {
 
     pub(crate) async fn put(&self, key: &Key, content: Vec<u8>) -> Result<Kept, Error> {
         self.cache.put(key, Fetched::from(content)).await
+    }
+}
+
+/// Turns are given where the queue is, so that all who work on it share them. While that Redis is away there are none: no store
+/// of limits stands in for it.
+pub(crate) fn turns(redis: Option<&Redis>, backend: &Backend) -> Arc<dyn LimitStore> {
+    match redis {
+        Some(redis) => Arc::new(limits::RedisStore::on(&redis.with_timeout(WRITING), Some(Arc::clone(&backend.clock)))),
+        None => Arc::clone(&backend.limits),
     }
 }
 

@@ -11,6 +11,8 @@ use sekisho::keyspace::Category;
 use super::forward::{self, SecretHeader};
 use super::is_off;
 use super::keys;
+use super::preset::{PRESETS, Preset};
+use super::problem::At;
 use super::read::{Fields, Reader};
 use super::secret::{DatabaseUrl, StoreUrl};
 use super::tree::Node;
@@ -74,6 +76,8 @@ pub struct SqlConfig {
     pub sql: Statement,
     /// Its parameters are parts of the key, and fields that callers give.
     pub update: Option<Statement>,
+    /// Makes the table of a preset in a file that does not have it.
+    pub table: Option<&'static str>,
 }
 
 impl OriginConfig {
@@ -136,9 +140,11 @@ fn is_name(name: &str) -> bool {
 
 fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<CacheConfig> {
     let fields = reader.fields(node, name, &keys::CACHES)?;
-    let shape = fields.peek("l2").and_then(|node| reader.choice(node, "l2", &SHAPES)).unwrap_or_default();
+    let preset = fields.peek("preset").and_then(|node| reader.choice(node, "preset", &PRESETS));
+    let shape = fields.peek("l2").and_then(|node| reader.choice(node, "l2", &SHAPES));
+    let shape = shape.or(preset.map(|preset| preset.parts().shape)).unwrap_or_default();
     let compression = read_compression(reader, &fields, shape);
-    let mut terms = Terms { ages: read_ages(reader, &fields), ..Terms::default() };
+    let mut terms = Terms { ages: read_ages(reader, &fields, preset), ..Terms::default() };
     if let Some(node) = fields.peek("l1") {
         read_l1(reader, node, &mut terms);
     }
@@ -164,14 +170,18 @@ fn read(reader: &mut Reader, node: &Node, name: &str) -> Option<CacheConfig> {
     }
     let (store, timeout) =
         fields.peek("store").map_or((None, Duration::from_millis(200)), |node| read_store(reader, node));
-    let Some(node) = fields.peek("key") else {
-        reader.complain(fields.at, "`key` is missing: it says where values stand, such as \"tiles:{z}:{x}:{y}\"");
-        return None;
+    let key = match (fields.peek("key"), preset) {
+        (Some(node), _) => read_key(reader, node)?,
+        (None, Some(preset)) => KeyPattern::parse(preset.parts().key).ok()?,
+        (None, None) => {
+            reader.complain(fields.at, "`key` is missing: it says where values stand, such as \"tiles:{z}:{x}:{y}\"");
+            return None;
+        }
     };
-    let key = read_key(reader, node)?;
-    let origin = match fields.peek("origin") {
-        Some(node) => read_origin(reader, node, &key, &mut terms)?,
-        None => OriginConfig::None,
+    let origin = match (fields.peek("origin"), preset) {
+        (Some(node), _) => read_origin(reader, node, &key, &mut terms, preset)?,
+        (None, Some(preset)) => OriginConfig::Sql(preset_sql(reader, fields.at, &key, preset)?),
+        (None, None) => OriginConfig::None,
     };
     let refresh = read_refresh(reader, &fields, name, &key, &origin);
     let name = name.to_owned();
@@ -203,8 +213,8 @@ fn read_key(reader: &mut Reader, node: &Node) -> Option<KeyPattern> {
     Some(pattern)
 }
 
-fn read_ages(reader: &mut Reader, fields: &Fields<'_>) -> Ages {
-    let mut ages = Ages::default();
+fn read_ages(reader: &mut Reader, fields: &Fields<'_>, preset: Option<Preset>) -> Ages {
+    let mut ages = preset.map(Preset::ages).unwrap_or_default();
     if let Some(ttl) = read_time(reader, fields, "ttl", SECOND, CENTURY, "1s to 100 years") {
         ages.keep_for = ttl;
     }
@@ -311,7 +321,13 @@ fn read_refresh(
     Some(RefreshConfig { terms, ranking, interval, names: RedisNames { rank: rank?, queue: queue? } })
 }
 
-fn read_origin(reader: &mut Reader, node: &Node, key: &KeyPattern, terms: &mut Terms) -> Option<OriginConfig> {
+fn read_origin(
+    reader: &mut Reader,
+    node: &Node,
+    key: &KeyPattern,
+    terms: &mut Terms,
+    preset: Option<Preset>,
+) -> Option<OriginConfig> {
     let fields = reader.fields(node, "origin", &keys::ORIGIN)?;
     let hour = Duration::from_secs(3_600);
     if let Some(timeout) = read_time(reader, &fields, "timeout", Duration::from_millis(1), hour, "1ms to 1h") {
@@ -331,20 +347,17 @@ fn read_origin(reader: &mut Reader, node: &Node, key: &KeyPattern, terms: &mut T
     let redirects = redirects.and_then(|count| usize::try_from(count).ok()).unwrap_or(HttpTerms::default().redirects);
     let secret = fields.peek("secret").and_then(|node| forward::read_secret(reader, node));
     let outbound = fields.peek("outbound").and_then(|node| reader.flag(node, "outbound")).unwrap_or(false);
-    let sql = read_sql(reader, &fields, key);
+    let preset = preset.filter(|_| fields.peek("http").is_none());
+    let sql = read_sql(reader, &fields, key, preset);
     match (fields.peek("http"), fields.peek("database")) {
         (Some(node), None) => {
             let url = read_url(reader, node, key)?;
             for name in ["sql", "update"].into_iter().filter(|name| fields.peek(name).is_some()) {
                 reader.complain(fields.at(name), format!("`{name}` goes with `database`"));
             }
-            if outbound && fields.peek("redirects").is_some() {
-                reader.complain(fields.at("redirects"), "`redirects` are not followed with `outbound: true`");
-            }
-            let redirects = if outbound { 0 } else { redirects };
             Some(OriginConfig::Http { url, redirects, secret, outbound })
         }
-        (None, Some(_)) => {
+        (None, database) if database.is_some() || preset.is_some() => {
             for name in ["secret", "redirects", "outbound"].into_iter().filter(|name| fields.peek(name).is_some()) {
                 reader.complain(fields.at(name), format!("`{name}` goes with `http`"));
             }
@@ -357,27 +370,52 @@ fn read_origin(reader: &mut Reader, node: &Node, key: &KeyPattern, terms: &mut T
     }
 }
 
-fn read_sql(reader: &mut Reader, fields: &Fields<'_>, key: &KeyPattern) -> Option<SqlConfig> {
-    let mut read = |name: &str| {
-        let node = fields.peek(name)?;
-        let statement = Statement::parse(reader.text(node, name)?);
-        statement.map_err(|reason| reader.complain(node.at, format!("`{name}` {reason}"))).ok()
+/// As the preset has it.
+fn preset_sql(reader: &mut Reader, at: At, key: &KeyPattern, preset: Preset) -> Option<SqlConfig> {
+    let parts = preset.parts();
+    let (sql, update) = (Statement::parse(parts.sql).ok()?, Statement::parse(parts.update).ok()?);
+    refuse_strangers(reader, at, &sql, key);
+    let database = DatabaseUrl::parse(parts.database).ok()?;
+    Some(SqlConfig { database, sql, update: Some(update), table: Some(parts.table) })
+}
+
+fn refuse_strangers(reader: &mut Reader, at: At, sql: &Statement, key: &KeyPattern) {
+    if let Some(name) = sql.names().find(|name| !key.names().any(|part| part == *name)) {
+        reader.complain(at, format!("`sql` has :{name}, which is no part of the key {key}"));
+    }
+}
+
+/// What is not said is the preset's, where there is one; but nothing goes with another `sql` than its own.
+fn read_sql(reader: &mut Reader, fields: &Fields<'_>, key: &KeyPattern, preset: Option<Preset>) -> Option<SqlConfig> {
+    let preset = preset.map(Preset::parts);
+    let own = preset.as_ref().filter(|_| fields.peek("sql").is_none());
+    let mut read = |name: &str, otherwise: Option<&str>| {
+        let (text, at) = match fields.peek(name) {
+            Some(node) => (reader.text(node, name)?, node.at),
+            None => (otherwise?, fields.at),
+        };
+        Statement::parse(text).map_err(|reason| reader.complain(at, format!("`{name}` {reason}"))).ok()
     };
-    let (sql, update) = (read("sql"), read("update"));
+    let sql = read("sql", own.map(|own| own.sql));
+    let update = read("update", own.map(|own| own.update));
     let is_part = |name: &&str| key.names().any(|part| part == *name);
-    if let Some(name) = sql.as_ref().and_then(|sql| sql.names().find(|name| !is_part(name))) {
-        reader.complain(fields.at("sql"), format!("`sql` has :{name}, which is no part of the key {key}"));
+    if let Some(sql) = &sql {
+        refuse_strangers(reader, fields.at("sql"), sql, key);
     }
     if update.as_ref().is_some_and(|update| !update.names().any(|name| is_part(&name))) {
         reader.complain(fields.at("update"), "`update` has no part of the key: it would change every row");
     }
-    let node = fields.peek("database")?;
-    let database = DatabaseUrl::parse(reader.text(node, "database")?);
-    let database = database.map_err(|reason| reader.complain(node.at, format!("`database` {reason}"))).ok();
-    if fields.peek("sql").is_none() {
+    let (text, at) = match (fields.peek("database"), &preset) {
+        (Some(node), _) => (reader.text(node, "database")?, node.at),
+        (None, Some(preset)) => (preset.database, fields.at),
+        (None, None) => return None,
+    };
+    let database = DatabaseUrl::parse(text).map_err(|reason| reader.complain(at, format!("`database` {reason}"))).ok();
+    if fields.peek("sql").is_none() && own.is_none() {
         reader.complain(fields.at, "`sql` is missing: it says how a row is found");
     }
-    Some(SqlConfig { database: database?, sql: sql?, update })
+    let table = own.map(|own| own.table);
+    Some(SqlConfig { database: database?, sql: sql?, update, table })
 }
 
 fn read_url(reader: &mut Reader, node: &Node, key: &KeyPattern) -> Option<UrlTemplate> {

@@ -12,6 +12,7 @@ mod keys;
 mod outbound;
 mod path;
 mod policy;
+mod preset;
 mod problem;
 mod read;
 pub mod reference;
@@ -233,12 +234,21 @@ impl Config {
         let elevation = self.elevation.iter().filter_map(|elevation| elevation.store.as_ref());
         let outbound = self.outbound.iter().filter_map(|outbound| outbound.store.as_ref());
         let sessions = self.sessions.store.iter().chain(elevation).chain(outbound).map(|store| &store.url);
-        for url in sessions.chain(self.caches.iter().filter_map(|cache| cache.store.as_ref())) {
+        let caches = self.caches.iter().filter_map(|cache| cache.store.as_ref());
+        for url in sessions.chain(&self.tokens.revocation.store).chain(caches) {
             if !urls.contains(&url) {
                 urls.push(url);
             }
         }
         urls
+    }
+
+    /// Whether something there lets somebody in again when it is thrown out: a session that ended, a token that was revoked,
+    /// what was counted. What caches hold is fetched once more.
+    pub(crate) fn must_keep(&self, url: &StoreUrl) -> bool {
+        let sessions = self.sessions.store.as_ref().map(|store| &store.url);
+        let outbound = self.outbound.as_ref().and_then(|outbound| outbound.store.as_ref()).map(|store| &store.url);
+        [self.store.url.as_ref(), sessions, self.tokens.revocation.store.as_ref(), outbound].contains(&Some(url))
     }
 
     /// Lets variables override the file.

@@ -35,7 +35,9 @@ pub struct OutboundConfig {
     pub allow_addresses: Vec<IpNet>,
     pub user_agent: String,
     pub timeout: Duration,
+    /// Of a body in memory, and of one that goes to a file.
     pub max_bytes: usize,
+    pub max_file_bytes: usize,
     /// The cache that what was fetched is kept in. This process's memory if there is none.
     pub cache: Option<String>,
     policies: DomainFile,
@@ -54,6 +56,7 @@ impl Default for OutboundConfig {
             user_agent: concat!("sekisho/", env!("CARGO_PKG_VERSION")).to_owned(),
             timeout: Duration::from_secs(30),
             max_bytes: 16 << 20,
+            max_file_bytes: 1 << 30,
             cache: None,
             policies: DomainFile::default(),
         }
@@ -120,6 +123,14 @@ pub(super) fn read(
         }
         config.max_bytes = bytes;
     }
+    if let Some(node) = fields.peek("max_file_bytes")
+        && let Some(bytes) = reader.size(node, "max_file_bytes")
+    {
+        if !(config.max_bytes..=1 << 40).contains(&bytes) {
+            reader.complain(node.at, "`max_file_bytes` must be `max_bytes` to 1024GiB");
+        }
+        config.max_file_bytes = bytes;
+    }
     config.cache = fields.peek("cache").and_then(|node| read_cache(reader, node, caches));
     config.settings.on_failure = config.on_failure.unwrap_or(store.on_failure);
     match Domains::new(config.defaults.clone(), config.settings) {
@@ -144,9 +155,10 @@ fn read_times(reader: &mut Reader, fields: &Fields<'_>, config: &mut OutboundCon
     settings.lease = time("lease", Duration::from_secs(1), day, "1s to 24h").unwrap_or(settings.lease);
     let (least, most) = (Duration::from_millis(10), Duration::from_secs(600));
     config.timeout = time("timeout", least, most, "10ms to 10m").unwrap_or(config.timeout);
-    if settings.lease <= settings.max_wait {
-        let at = fields.at("lease").max(fields.at("max_wait"));
-        reader.complain(at, "`lease` must be longer than `max_wait`: it runs while a turn is waited for");
+    if settings.lease < settings.max_wait + config.timeout {
+        let at = fields.at("lease").max(fields.at("max_wait")).max(fields.at("timeout"));
+        let reason = "it runs while a turn is waited for, and until the answer is there";
+        reader.complain(at, format!("`lease` must be at least `max_wait` and `timeout` together: {reason}"));
     }
 }
 

@@ -81,9 +81,12 @@ impl fmt::Display for StoreUrl {
     }
 }
 
+/// With the number of the database: two of them are two places.
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        let path = self.rest().split_once('/').map_or("", |(_, path)| path);
+        let number = path.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+        write!(f, "{self}/{number}")
     }
 }
 
@@ -142,7 +145,7 @@ mod tests {
         assert!(StoreUrl::parse("redis://user:p@ss/w0rd@host:6379/0").is_err());
         let url = StoreUrl::parse("redis://user:hunter2@host:6379/0").unwrap();
         assert_eq!(url.to_string(), "redis://host:6379");
-        assert_eq!(format!("{url:?}"), "redis://host:6379");
+        assert_eq!(format!("{url:?}"), "redis://host:6379/0");
         assert_eq!(format!("{:?}", Secret::new("hunter2".into())), "(secret)");
         let url = DatabaseUrl::parse("postgres://user:hunter2@host:5432/db?password=hunter2").unwrap();
         assert_eq!(format!("{url} {url:?}"), "postgres://host:5432/db postgres://host:5432/db");

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use axum::http::Uri;
 use sekisho::identity::IpNet;
 
-use super::{Config, IssuerConfig, KeySource};
+use super::{Config, IssuerConfig, KeySource, SameSite};
 
 /// As wide as this or wider, a network holds more than proxies.
 const WIDE_IPV4: u8 = 8;
@@ -24,9 +24,30 @@ impl Config {
                     .to_owned(),
             );
         }
+        let cookie = &self.sessions.cookie;
+        warnings.extend(unprotected("cookie.name", &cookie.name));
+        warnings
+            .extend(self.auth.iter().filter_map(|auth| unprotected("session_cookie", auth.session_cookie.as_deref()?)));
+        if cookie.same_site == SameSite::None {
+            warnings.push(
+                "`cookie.same_site` is `none`: browsers send the session with requests that pages of any site have made"
+                    .to_owned(),
+            );
+        }
         warnings.extend(self.outbound.iter().flat_map(|outbound| outbound.warnings().iter().cloned()));
         warnings
     }
+}
+
+/// A name that browsers do not protect can be set by another host of the same domain, or over a connection that is not encrypted.
+fn unprotected(key: &str, name: &str) -> Option<String> {
+    let is_protected = ["__Host-", "__Secure-"].iter().any(|prefix| name.starts_with(prefix));
+    (!is_protected).then(|| {
+        format!(
+            "`{key}` is `{name}`, which does not begin with `__Host-` or `__Secure-`: other hosts of the domain can put a session \
+             of their own in its place"
+        )
+    })
 }
 
 /// Whoever is on the way could answer with keys of their own.
@@ -58,5 +79,37 @@ fn too_wide(network: &IpNet) -> Option<String> {
              only your proxies"
         )),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warned(yaml: &str) -> Vec<String> {
+        Config::parse("test.yaml", yaml).unwrap().warnings()
+    }
+
+    #[test]
+    fn c16_a_cookie_that_browsers_do_not_protect_is_warned_of() {
+        let auth = "policies: { p: { subject: ip, rules: [{ algorithm: fixed_window, limit: 1, window: 60s }] } }\n\
+                    auth: { policy: p, require: [session], session_cookie: NAME }";
+        for well in [
+            "{}",
+            "sessions: { cookie: { name: __Host-sid, same_site: strict } }",
+            "sessions: { cookie: { name: __Secure-sid, same_site: lax } }",
+            &auth.replace("NAME", "__Host-sid"),
+        ] {
+            assert_eq!(warned(well), [""; 0], "{well}");
+        }
+        for (yaml, word) in [
+            ("sessions: { cookie: { name: sid } }", "`cookie.name` is `sid`"),
+            ("sessions: { cookie: { name: __host-sid } }", "`cookie.name` is `__host-sid`"),
+            ("sessions: { cookie: { same_site: none } }", "`cookie.same_site` is `none`"),
+            (&auth.replace("NAME", "sid"), "`session_cookie` is `sid`"),
+        ] {
+            let warnings = warned(yaml);
+            assert!(warnings.len() == 1 && warnings[0].contains(word), "{yaml}: {warnings:?}");
+        }
     }
 }

@@ -57,10 +57,9 @@ impl Heights {
     }
 
     async fn cache(&self) -> &TileCache {
-        let Backend { limits, clock, .. } = &self.backend;
         let open = async || {
             let meters = self.metrics.collect(|| Meters::new("elevation"));
-            TileCache::open(&self.config, self.store.as_ref(), limits, clock, meters).await
+            TileCache::open(&self.config, self.store.as_ref(), &self.backend, meters).await
         };
         self.cache.get_or_init(open).await
     }

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sekisho::backend::Backend;
 use sekisho::cache::refresh::{self, MemoryRefresh, Pace, Ranking, RedisNames, RedisRefresh, Refresh, Worker};
 use sekisho::cache::{
     Ages, Answer, Cache, Compression, Form, HttpClient, HttpOrigin, HttpTerms, Key, KeyPattern, Origin, OriginFuture,
     Policy, RedisStore, RedisTerms, Room, Shape, SharedStore, Terms, Tiers, Unanswered, UrlTemplate, Validators,
 };
 use sekisho::clock::Clock;
-use sekisho::limits::LimitStore;
 use sekisho::store::redis::{Options, Redis};
 use sekisho::{Invalid, cache::Failure};
 use sekisho_elevation::{Layer, MAX_TILE_BYTES, Pixel, Point, Tile, TileId};
 use tokio::time::Instant;
 
 use super::seed::{OlderClients, SeedWriter};
-use crate::caches::Meters;
+use crate::caches::{Meters, turns};
 use crate::config::{ElevationConfig, SessionStoreConfig, TileFormat};
 
 pub(super) const PREFIX: &str = "cycling:elevation:v1:data:";
@@ -55,10 +55,10 @@ impl TileCache {
     pub(super) async fn open(
         config: &ElevationConfig,
         store: Option<&SessionStoreConfig>,
-        limits: &Arc<dyn LimitStore>,
-        clock: &Arc<dyn Clock>,
+        backend: &Backend,
         meters: Meters,
     ) -> Self {
+        let clock = &backend.clock;
         let redis = match store {
             Some(store) => open_redis(store).await.map(|redis| (redis, store)),
             None => None,
@@ -75,7 +75,8 @@ impl TileCache {
         let seed =
             shared.filter(|_| config.compat).map(|store| Arc::new(SeedWriter::start(tiles.clone(), store, config)));
         // One request a second of the whole fleet.
-        let pace = Pace::every(Duration::from_secs(1), "elevation", Arc::clone(limits));
+        let turns = turns(redis.as_ref().map(|(redis, _)| redis), backend);
+        let pace = Pace::every(Duration::from_secs(1), "elevation", turns);
         let older = Arc::new(OlderClients { layers: config.layers.clone(), seed: seed.clone() });
         let worker = pace.and_then(|pace| tiles.worker(pace)).map(|worker| worker.attended_by(older));
         let worker = worker.map_err(|invalid| tracing::error!(%invalid, "tiles are not refreshed")).ok();

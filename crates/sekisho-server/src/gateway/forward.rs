@@ -68,17 +68,16 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
     admission.sent();
     let upstream = &to.upstream.authority;
     let sent = pool.send(request, &upload, to.timeout).await;
-    if let Some(outgoing) = outgoing {
-        let outcome = match &sent {
-            Ok((answer, _)) => outgoing.answered(answer.status().as_u16(), answer.headers()),
-            Err(NoAnswer::Connect(_)) => Outcome::NotSent,
-            Err(_) => Outcome::NoAnswer,
-        };
-        outgoing.end(outcome).await;
-    }
+    let outgoing = match outgoing {
+        Some(outgoing) => {
+            let outcome = outcome(&outgoing, &sent);
+            outgoing.goes_on(outcome).await
+        }
+        None => None,
+    };
     let (problem, releases) = match sent {
         Ok((answer, link)) if !answer.status().is_informational() => {
-            return pass_on(errand, pool, answer, link, &upload, admission).await;
+            return pass_on(errand, pool, answer, link, &upload, (admission, outgoing)).await;
         }
         // Nobody asked it to switch protocols: what follows is no HTTP.
         Ok(_) => {
@@ -120,6 +119,14 @@ async fn go_out(errand: &Errand<'_>, target: &Uri) -> Result<Option<Outgoing>, P
     }
 }
 
+fn outcome(outgoing: &Outgoing, sent: &Result<(Response<Incoming>, Link), NoAnswer>) -> Outcome {
+    match sent {
+        Ok((answer, _)) => outgoing.answered(answer.status().as_u16(), answer.headers()),
+        Err(NoAnswer::Connect(_)) => Outcome::NotSent,
+        Err(_) => Outcome::NoAnswer,
+    }
+}
+
 /// Hands an answer to the client, and with its body what was reserved.
 async fn pass_on(
     Errand { app, to, .. }: Errand<'_>,
@@ -127,7 +134,7 @@ async fn pass_on(
     answer: Response<Incoming>,
     mut link: Link,
     upload: &Upload,
-    admission: Admission,
+    (admission, outgoing): (Admission, Option<Outgoing>),
 ) -> Response<Body> {
     let (mut head, body) = answer.into_parts();
     headers::remove_hop_by_hop(&mut head.headers);
@@ -145,7 +152,7 @@ async fn pass_on(
         link.run_by_itself();
     }
     let link = Some((Arc::clone(pool), link));
-    let body = Streamed { body, link, meter, timeout: to.timeout, waits_since: None };
+    let body = Streamed { body, link, meter, outgoing, timeout: to.timeout, waits_since: None };
     // What the upstream speaks is not what the client speaks.
     head.version = Version::HTTP_11;
     Response::from_parts(head, Body::new(body))
@@ -246,6 +253,8 @@ struct Streamed {
     link: Option<(Arc<Pool>, Link)>,
     /// Dropped at the end or when the client leaves, and then it settles.
     meter: Option<Meter>,
+    /// The upstream's turn, where it has one.
+    outgoing: Option<Outgoing>,
     timeout: Duration,
     waits_since: Option<Instant>,
 }
@@ -253,6 +262,7 @@ struct Streamed {
 impl Streamed {
     fn end(&mut self, is_whole: bool) {
         drop(self.meter.take());
+        drop(self.outgoing.take());
         if let Some((pool, link)) = self.link.take()
             && is_whole
         {

@@ -28,8 +28,9 @@ pub(super) async fn ready(app: &App) -> Response {
     let has_secrets = app.config.routes.iter().all(|route| has_secret(&route.action));
     let answered =
         |ping: Result<(), Error>| ping.inspect_err(|error| tracing::debug!(%error, "the store did not answer")).is_ok();
-    // They may be on two servers, and have two connections where they are not.
-    let (limits, sessions) = tokio::join!(app.gate.limits().ping(), app.sessions.ping());
+    // They may be on several servers, and have connections of their own where they are not.
+    let budgets = async { Some(app.outbound.as_ref()?.is_well().await) };
+    let (limits, sessions, budgets) = tokio::join!(app.gate.limits().ping(), app.sessions.ping(), budgets);
     let (answers, has_sessions) = (answered(limits), answered(sessions));
     let is_shared = answers && app.backend.limits.is_well();
     let is_memory = app.backend.kind == BackendKind::Memory || !is_shared;
@@ -57,6 +58,9 @@ pub(super) async fn ready(app: &App) -> Response {
         body["checks"]["revocations_ok"] = revocations.is_ready().into();
         // No reason to turn requests away, but for whoever looks: a restarted instance accepts what was evicted.
         body["checks"]["revocations_may_be_evicted"] = revocations.may_evict().into();
+    }
+    if let Some(is_well) = budgets {
+        body["checks"]["outbound_ok"] = is_well.into();
     }
     // Heights are told without it, only by asking GSI more often.
     if let Some(is_sharing) = app.elevation.as_ref().and_then(|heights| heights.is_sharing()) {

@@ -39,6 +39,7 @@ pub(crate) struct Answer {
     description: &'static str,
     /// Media type, schema, and what is said beyond the schema.
     content: Option<(&'static str, SchemaOf, Value)>,
+    may_be_bytes: bool,
     headers: Value,
     links: Value,
 }
@@ -221,6 +222,12 @@ impl Answer {
         self
     }
 
+    /// Also as bytes, for whoever asks for them.
+    pub(crate) fn or_bytes(mut self) -> Self {
+        self.may_be_bytes = true;
+        self
+    }
+
     pub(crate) fn header(mut self, name: &str, header: Value) -> Self {
         self.headers[name] = header;
         self
@@ -242,6 +249,10 @@ impl Answer {
                 .into_iter()
                 .for_each(|schema| schema.extend(more.as_object().cloned().unwrap_or_default()));
             response["content"] = json!({ *media: { "schema": schema } });
+        }
+        if self.may_be_bytes {
+            let schema = schema_of::<Bytes>(&mut schemas.answers);
+            response["content"]["application/octet-stream"] = json!({ "schema": schema });
         }
         for (name, value) in [("headers", &self.headers), ("links", &self.links)] {
             if !value.is_null() {

@@ -88,6 +88,27 @@ fn another_instance_asks_the_origin_for_nothing() {
     assert_eq!(asked(&tiles), vec![]);
 }
 
+/// What stands in Redis may be anything: it goes, the tile is fetched again, and the height is right.
+#[test]
+fn a_corrupt_tile_in_redis_is_fetched_again() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    let answer = on(&tiles, &redis, ", compat: off").get(PLACE).expect(200);
+    let (x, y) = tile();
+    let key = format!("cycling:elevation:v1:data:dem5a:15:{x}:{y}");
+    for corrupt in ["", "no picture", "\u{89}PNG\r\n\u{1a}\n and then nothing", "1.0,e\n2.0"] {
+        redis.command(&["HSET", &key, "content", corrupt]).expect_success();
+        tiles.served();
+        // One that has it in memory would not look.
+        let reply = on(&tiles, &redis, ", compat: off").get(PLACE);
+        assert_eq!(reply.expect(200), answer, "{corrupt:?}");
+        assert!(asked(&tiles).iter().any(|served| served.path.contains("dem5a")), "{corrupt:?}");
+    }
+    redis.command(&["DEL", &key]).expect_success();
+    redis.command(&["SET", &key, "of another type"]).expect_success();
+    assert_eq!(on(&tiles, &redis, ", compat: off").get(PLACE).expect(200), answer);
+    assert_eq!(redis.command(&["TYPE", &key]).text(), "hash");
+}
+
 #[test]
 fn without_redis_heights_are_told_all_the_same() {
     let (tiles, redis) = (TileServer::start(ground::only(Layer::Dem5a, slope())), RedisServer::start());

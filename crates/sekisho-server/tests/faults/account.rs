@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Of the policies in the rig.
 pub(crate) const LIMIT: u64 = 20;
 
+const DEGRADED: &str = "x-sekisho-degraded";
+
 pub(crate) struct Account<'a> {
     server: &'a TestServer,
     subject: String,
@@ -67,6 +69,7 @@ impl<'a> Account<'a> {
         let answer = reply.json();
         let label = degraded_of(&answer);
         assert!(["", "memory"].contains(&label), "{label}");
+        assert_eq!(reply.header(DEGRADED), label, "the header says what the body says");
         let checked = Checked { is_allowed: reply.status == 200, is_degraded: !label.is_empty() };
         self.admitted.fetch_add(u64::from(checked.is_allowed), Ordering::SeqCst);
         self.unsure.fetch_add(u64::from(checked.is_degraded), Ordering::SeqCst);
@@ -77,21 +80,22 @@ impl<'a> Account<'a> {
     #[track_caller]
     pub(crate) fn reserve(&self) -> Value {
         let reply = self.server.post("/v1/reserve", json!({ "policy": "day", "subject": self.subject }));
+        let header = reply.header(DEGRADED).to_owned();
         let answer = reply.expect(200);
+        assert_eq!(header, degraded_of(&answer));
         answer["reservation"].clone()
     }
 
-    /// Ends a reservation, at so much. Asked again, nothing more is admitted: count it once.
+    /// Ends a reservation, at so much. Asked again, nothing more is admitted: count it once. Tells whether the store did it.
     #[track_caller]
-    pub(crate) fn settle(&self, reservation: &Value, cost: u64) {
+    pub(crate) fn settle(&self, reservation: &Value, cost: u64) -> bool {
         let body = json!({ "reservation": reservation, "cost": { "requests": cost } });
-        assert_eq!(self.server.post("/v1/settle", body).expect(200)["state"], "settled");
+        is_shared_end(self.server.post("/v1/settle", body), "settled")
     }
 
     #[track_caller]
-    pub(crate) fn release(&self, reservation: &Value) {
-        let reply = self.server.post("/v1/release", json!({ "reservation": reservation }));
-        assert_eq!(reply.expect(200)["state"], "released");
+    pub(crate) fn release(&self, reservation: &Value) -> bool {
+        is_shared_end(self.server.post("/v1/release", json!({ "reservation": reservation })), "released")
     }
 
     /// What was settled is admitted, too.
@@ -133,4 +137,12 @@ impl<'a> Account<'a> {
             }
         }
     }
+}
+
+#[track_caller]
+fn is_shared_end(reply: Reply, state: &str) -> bool {
+    let label = reply.header(DEGRADED).to_owned();
+    assert_eq!(reply.expect(200)["state"], state);
+    assert!(["", "memory"].contains(&label.as_str()), "{label}");
+    label.is_empty()
 }

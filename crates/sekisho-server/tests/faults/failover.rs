@@ -70,7 +70,7 @@ fn f16_f9_a_failover_with_swallowed_replies_charges_no_reservation_twice() {
             rig.proxy.repoint(second.port());
         }
         let reservation = account.reserve();
-        (0..2).for_each(|_| account.settle(&reservation, 1));
+        (0..2).for_each(|_| _ = account.settle(&reservation, 1));
         account.admit(1);
     }
     rig.proxy.set(Fault::Pass);

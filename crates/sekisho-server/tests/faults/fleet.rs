@@ -1,11 +1,12 @@
-//! F3, F14, F53: several instances on one Redis.
+//! F3, F14, F51, F53: several instances on one Redis, and many at a time.
 
 use std::thread;
+use std::time::Duration;
 
 use sekisho_testkit::{Fault, FaultProxy, RedisServer};
 
 use crate::account::{Account, LIMIT};
-use crate::rig::{is_well, serve, until_shared};
+use crate::rig::{is_well, metric, serve, until_shared};
 use crate::support::{TestServer, until};
 
 fn fleet(urls: &[String]) -> Vec<TestServer> {
@@ -43,6 +44,31 @@ fn f3_three_instances_without_their_redis_admit_no_more_than_one_limit() {
     assert!(admitted() <= without.max(LIMIT));
 }
 
+/// Nobody says how many there are: each announces itself, and each learns it of the others before Redis is away.
+#[test]
+fn f3_instances_that_nobody_counted_count_each_other_by_their_heartbeats() {
+    let redis = RedisServer::start();
+    let mut servers: Vec<_> = (0..3).map(|_| serve(&redis.url(), 1)).collect();
+    let count = |server: &TestServer| metric(server, "sekisho_instances");
+    servers.iter().for_each(|server| until(|| count(server) == 3.0));
+    let accounts: Vec<_> = servers.iter().map(|server| Account::of(server, "unseen")).collect();
+    redis.kill9();
+    for account in &accounts {
+        until(|| account.check().is_degraded);
+        (0..LIMIT).for_each(|_| _ = account.check());
+    }
+    let without: u64 = accounts.iter().map(Account::admitted).sum();
+    // Each has its share of a subject that nobody has seen: together one limit, and what cannot be divided by three.
+    assert!((LIMIT - 3..=LIMIT + 2).contains(&without), "{without}");
+    servers.iter().for_each(|server| assert_eq!(count(server), 3.0, "while nobody answers, nothing has changed"));
+    redis.restart();
+    servers.iter().for_each(until_shared);
+    // Those that are there announce themselves anew, and who has gone is missed within three heartbeats.
+    servers.iter().for_each(|server| until(|| count(server) == 3.0));
+    drop(servers.pop());
+    servers.iter().for_each(|server| until(|| count(server) == 2.0));
+}
+
 /// One instance goes on with Redis, the other is cut off: it has its share beside what is counted there.
 #[test]
 fn f14_a_part_of_the_fleet_that_is_cut_off_has_its_share_and_no_more() {
@@ -63,6 +89,33 @@ fn f14_a_part_of_the_fleet_that_is_cut_off_has_its_share_and_no_more() {
     until_shared(&servers[1]);
     until(|| accounts[0].counted().0 == LIMIT + LIMIT / 2);
     accounts.iter().for_each(|account| assert!(!account.check().is_allowed));
+}
+
+/// Sixty at a time ask for the same: they share calls, and the limit is the limit.
+#[test]
+fn f51_one_hot_subject_shares_round_trips_and_no_more_than_its_limit() {
+    const CLIENTS: u64 = 60;
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::to(redis.port());
+    let server = serve(&proxy.url(), 1);
+    until(|| is_well(&server));
+    let hot = Account::of(&server, "hot");
+    // So that they are still out when the next ones come.
+    proxy.set(Fault::Delay { each: Duration::from_millis(20), jitter: Duration::ZERO });
+    let calls = || {
+        let stats = redis.command(&["INFO", "commandstats"]).text();
+        let of_scripts = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        of_scripts.and_then(|rest| rest.split(',').next()).unwrap().parse::<u64>().unwrap()
+    };
+    let before = calls();
+    thread::scope(|scope| {
+        (0..CLIENTS).for_each(|_| drop(scope.spawn(|| hot.check())));
+    });
+    let made = calls() - before;
+    assert!(made < CLIENTS, "{made} calls for {CLIENTS} checks");
+    proxy.set(Fault::Pass);
+    assert_eq!(hot.admitted(), LIMIT);
+    hot.assert_counted(true);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::thread;
 use sekisho_testkit::{Fault, FaultProxy, RedisServer};
 
 use crate::account::Account;
-use crate::rig::{Console, Lost, Rig, in_step, outage, serve, until_shared};
-use crate::support::until;
+use crate::rig::{Console, Lost, Rig, config, in_step, outage, serve, until_shared};
+use crate::support::{TestServer, until};
 
 #[test]
 fn f23_a_full_redis_is_away_and_writes_no_halves() {
@@ -39,6 +39,43 @@ fn f27_a_redis_with_another_password_is_away() {
         console.ask("CLIENT KILL TYPE normal SKIPME yes");
     };
     outage(&server, Lost::Nothing, begin, || console.ask("CONFIG SET requirepass hunter2"));
+}
+
+/// The password is taken back, and a changed file is what brings everybody in again: decisions and sessions.
+#[test]
+fn f27_a_rotated_password_is_taken_up_by_a_reload() {
+    let redis = RedisServer::start();
+    let console = Console::on(&redis);
+    console.ask("CONFIG SET requirepass hunter2");
+    let proxy = FaultProxy::to(redis.port());
+    let with = |password: &str| config(&proxy.url().replace("redis://", &format!("redis://:{password}@")), 1);
+    let server = TestServer::on_its_store(with("hunter2"));
+    let session = |method, body: &str| {
+        server.send(method, "/v1/sessions/u1/s1", &[("content-type", "application/json")], body.to_owned()).status
+    };
+    assert_eq!(session("PUT", "{}"), 200);
+    let begin = || {
+        console.ask("CONFIG SET requirepass hunter3");
+        console.ask("CLIENT KILL TYPE normal SKIPME yes");
+    };
+    let end = || assert_eq!(server.handle.reload(with("hunter3")).unwrap(), [""; 0], "it needs no restart");
+    outage(&server, Lost::Nothing, begin, end);
+    until(|| session("GET", "") == 200);
+
+    // As it is done without any outage: the new one beside the old one, a reload, and the old one is taken back.
+    console.ask("ACL SETUSER default >hunter4");
+    assert_eq!(server.handle.reload(with("hunter4")).unwrap(), [""; 0]);
+    console.ask("ACL SETUSER default <hunter3");
+    console.ask("CLIENT KILL TYPE normal SKIPME yes");
+    until_shared(&server);
+    until(|| session("GET", "") == 200);
+
+    // Another place is none that a reload goes to, nor is a URL that cannot be read.
+    let elsewhere = config("redis://:hunter4@127.0.0.1:1", 1);
+    assert_eq!(server.handle.reload(elsewhere).unwrap(), ["store"]);
+    let refused = server.handle.reload(with("%zz")).unwrap_err().to_string();
+    assert!(refused.contains("percent-encoded") && !refused.contains("zz"), "{refused}");
+    until_shared(&server);
 }
 
 #[test]

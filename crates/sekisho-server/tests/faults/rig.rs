@@ -23,9 +23,13 @@ routes: [{ match: { path: /gate }, policy: gate, respond: {} }]
 
 /// A server of so many, with a deadline that a busy machine keeps.
 pub(crate) fn serve(url: &str, instances: u32) -> TestServer {
+    TestServer::on_its_store(config(url, instances))
+}
+
+pub(crate) fn config(url: &str, instances: u32) -> Config {
     let store = format!("store: {{ url: \"{url}\", timeout: 250ms, on_failure: memory }}\ninstances: {instances}");
     let config = Config::parse("test.yaml", &format!("{store}\n{POLICIES}"));
-    TestServer::on_its_store(config.unwrap_or_else(|error| panic!("{error}")))
+    config.unwrap_or_else(|error| panic!("{error}"))
 }
 
 pub(crate) struct Rig {
@@ -90,20 +94,20 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
         assert!(both.check_both().is_degraded);
     }
     if let Some(before) = &before {
-        (0..2).for_each(|_| hot.settle(before, 2));
+        (0..2).for_each(|_| assert!(!hot.settle(before, 2), "it says that the store did not hear of it"));
         hot.admit(2);
     }
     let released = hot.reserve();
     let open = hot.reserve();
     for _ in 0..2 {
-        hot.release(&released);
+        assert!(!hot.release(&released), "it says that the store did not hear of it");
     }
 
     end();
     until_shared(server);
     for _ in 0..2 {
         hot.settle(&open, 3);
-        before.iter().for_each(|before| hot.settle(before, 2));
+        before.iter().for_each(|before| _ = hot.settle(before, 2));
         hot.release(&released);
     }
     hot.admit(3);
@@ -126,6 +130,7 @@ pub(crate) fn assert_degraded(server: &TestServer) {
     let check = |policy: &str| server.post("/v1/check", json!({ "policy": policy, "subject": "s" }));
     let loose = check("loose");
     assert_eq!((loose.status, degraded_of(&loose.json())), (200, "open"), "{}", loose.text);
+    assert_eq!(loose.header("x-sekisho-degraded"), "open");
     let passed = server.gateway("GET", "/gate", &[]);
     assert_eq!((passed.status, passed.header("x-sekisho-degraded")), (200, "memory"), "{}", passed.text);
     let strict = check("strict");

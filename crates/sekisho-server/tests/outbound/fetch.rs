@@ -56,6 +56,31 @@ fn what_is_no_text_comes_in_base64() {
 }
 
 #[test]
+fn what_is_longer_than_memory_may_hold_comes_as_it_is_over_a_file() {
+    let config = "outbound: { interval: 0s, allow_addresses: [127.0.0.1/32], max_bytes: 1KiB, max_file_bytes: 1MiB }";
+    let server = TestServer::start(config);
+    let origin = Origin::start(|stream| {
+        let answer = [&b"HTTP/1.1 200 OK\r\ncontent-length: 300000\r\n\r\n"[..], &vec![b'x'; 300_000]].concat();
+        stream.write_all(&answer).is_ok()
+    });
+    let asked = json!({ "url": format!("http://{}/long", origin.address), "wait": true }).to_string();
+    let as_it_is = |asked: &str| {
+        let headers = [("content-type", "application/json"), ("accept", "application/octet-stream")];
+        server.send("POST", "/v1/fetch", &headers, asked.to_owned())
+    };
+    let in_memory = server.post("/v1/fetch", &asked).expect(200);
+    assert_eq!((&in_memory["ok"], &in_memory["reason"]), (&json!(false), &json!("too_large")));
+    let reply = as_it_is(&asked);
+    assert_eq!((reply.status, reply.text.len(), reply.header("content-length")), (200, 300_000, "300000"));
+    assert_eq!(reply.header("content-type"), "application/octet-stream");
+    let told: Value = serde_json::from_str(reply.header("x-sekisho-fetched")).unwrap();
+    assert_eq!((&told["ok"], &told["status"]), (&json!(true), &json!(200)), "{told}");
+    // What is not there is told as ever.
+    let refused = as_it_is(&json!({ "url": "http://127.0.0.2/" }).to_string()).expect(200);
+    assert_eq!((&refused["ok"], &refused["reason"]), (&json!(false), &json!("address_refused")));
+}
+
+#[test]
 fn what_is_not_fetched_says_why_with_200() {
     let (server, origin) = (server(), Upstream::start());
     for (url, reason, status) in [

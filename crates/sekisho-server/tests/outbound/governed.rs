@@ -1,10 +1,15 @@
 //! Origins of caches and upstreams of the gateway, under the policy of their domain.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use sekisho_server::config::Config;
 use serde_json::json;
 
-use super::support::TestServer;
+use super::support::origin::Origin;
 use super::support::upstream::Upstream;
+use super::support::{TestServer, until};
 
 fn serve(config: &str, requests: u64) -> TestServer {
     let folder = tempfile::tempdir().unwrap();
@@ -82,6 +87,44 @@ fn the_gateway_asks_its_upstream_within_the_budget_of_its_domain() {
     // What was never sent on is given back to whoever asked.
     let used = server.get("/v1/explain?policy=p&subject=127.0.0.1").expect(200);
     assert_eq!((&used["rules"][0]["used"], &used["rules"][0]["held"]), (&json!(3), &json!(0)), "{used}");
+}
+
+#[test]
+fn every_hop_of_an_origin_is_charged() {
+    let turns = AtomicUsize::new(0);
+    let origin = Origin::start(move |stream| {
+        let answer: &[u8] = match turns.fetch_add(1, Ordering::SeqCst) {
+            0 | 1 => b"HTTP/1.1 302 Found\r\nlocation: /there\r\ncontent-length: 0\r\n\r\n",
+            _ => b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nthis",
+        };
+        stream.write_all(answer).is_ok()
+    });
+    let cache = format!("http: \"http://{}/items/{{id}}\", outbound: true", origin.address);
+    let server = serve(&format!("caches: {{ items: {{ key: \"items:{{id}}\", origin: {{ {cache} }} }} }}\n"), 9);
+    assert_eq!(server.get("/v1/caches/items/a").text, "this");
+    assert_eq!((origin.requests().0.len(), spent(&server)), (3, 3));
+}
+
+#[test]
+fn an_upstreams_turn_lasts_as_long_as_its_answer() {
+    let mut upstream = Upstream::start();
+    let config = format!(
+        "policies: {{ p: {{ subject: ip, rules: [{{ algorithm: sliding_log, limit: 100, window: 1h }}] }} }}\n\
+         routes: [{{ match: {{ path: \"/{{*rest}}\" }}, policy: p, upstream: \"http://{}\", outbound: true }}]\n",
+        upstream.address
+    );
+    let server = serve(&config, 9);
+    let mut client = TcpStream::connect(server.addresses.gateway).unwrap();
+    client.write_all(b"GET /stream HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+    upstream.send("data: first\n\n");
+    let mut head = [0; 12];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    let busy = server.gateway("GET", "/b", &[]);
+    assert!(busy.status == 503 && busy.text.contains("domain_busy"), "{}", busy.text);
+    upstream.parts = None;
+    client.read_to_end(&mut Vec::new()).unwrap();
+    until(|| server.gateway("GET", "/b", &[]).status == 200);
 }
 
 #[test]

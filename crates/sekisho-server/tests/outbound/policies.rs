@@ -86,6 +86,8 @@ fn mistakes_are_shown_at_their_place() {
         ("default_policy: { interval: [2s, 1s] }", "`interval` must not end before it starts"),
         ("default_policy: { zone: Mars/Base }", "1:25: `Mars/Base` is no IANA time zone"),
         ("default_policy: { mode: watch }", "1:25: `mode` must be one of enforce, observe; it is `watch`"),
+        ("default_policy: { charge: some }", "1:27: `charge` must be one of"),
+        ("default_policy: { robots: maybe }", "1:27: `robots` must be true or false"),
         ("default_policy: { not_modified_cost: 2 }", "1:38: `not_modified_cost` must be 0 to 1; it is 2"),
         ("default_policy: []", "1:17: `default_policy` must be a mapping; it is a list"),
         ("allowlist: {}", "1:12: `allowlist` must be a list; it is a mapping"),
@@ -151,7 +153,9 @@ fn the_file_is_found_beside_the_configuration_and_belongs_to_it() {
 fn the_section_says_what_is_wrong_in_it() {
     for (text, expected) in [
         ("outbound: { interval: [5s, 1s] }", "must not end before it starts"),
-        ("outbound: { max_wait: 10m, lease: 5m }", "`lease` must be longer than `max_wait`"),
+        ("outbound: { max_wait: 10m, lease: 5m }", "`lease` must be at least `max_wait` and `timeout` together"),
+        ("outbound: { timeout: 10m }", "1:22: `lease` must be at least `max_wait` and `timeout` together"),
+        ("outbound: { max_file_bytes: 1MiB }", "`max_file_bytes` must be `max_bytes` to 1024GiB"),
         ("outbound: { allow_addresses: [here] }", "`allow_addresses` must hold networks"),
         ("outbound: { user_agent: \"a\\nb\" }", "`user_agent` must be a name"),
         ("outbound: { max_bytes: 1GiB }", "`max_bytes` must be 1B to 256MiB"),

@@ -10,7 +10,7 @@ use sekisho_server::config::Config;
 use sekisho_testkit::RedisServer;
 use serde_json::{Value, json};
 
-use super::support::TestServer;
+use super::support::{TestServer, until};
 
 const FEW: &str = "default_policy: { max_requests_per_day: 3, max_pages_per_day: 2, qps: 0 }\n";
 
@@ -261,4 +261,43 @@ fn two_servers_on_one_redis_share_a_budget() {
         servers[i % 2].post("/v1/outbound/acquire", body).expect(200)["allowed"] == true
     });
     assert_eq!(allowed.count(), 3);
+}
+
+#[test]
+fn without_redis_it_goes_on_as_it_is_told_to_and_says_so() {
+    for on_failure in ["memory", "open", "closed"] {
+        let redis = RedisServer::start();
+        let config = format!(
+            "store: {{ url: \"{}\" }}\noutbound: {{ interval: 0s, concurrency: 0, on_failure: {on_failure} }}\n",
+            redis.url()
+        );
+        let server = TestServer::on_its_store(Config::parse("test.yaml", &config).unwrap());
+        let checks = || server.gateway("GET", "/readyz", &[]).json()["checks"]["outbound_ok"].clone();
+        until(|| checks() == json!(true));
+        let with = acquire(&server, "https://example.com/");
+        assert_eq!((&with["allowed"], &with["degraded"]), (&json!(true), &Value::Null));
+        redis.kill9();
+        let ask = || server.post("/v1/outbound/acquire", json!({ "url": "https://example.com/" }));
+        if on_failure == "closed" {
+            until(|| ask().status == 503);
+        } else {
+            until(|| ask().expect(200)["degraded"] == json!(true));
+            assert_eq!(ask().expect(200)["allowed"], true);
+            let count = || server.get("/metrics").text.lines().find_map(counted_degraded).unwrap_or_default();
+            assert!(count() >= 2, "{on_failure}");
+        }
+        if on_failure == "memory" {
+            // What this process knew goes on: its share of 200 requests ends, and that too is said to be its own word.
+            until(|| {
+                let denied = ask().expect(200);
+                denied["allowed"] == json!(false) && denied["degraded"] == json!(true)
+            });
+        }
+        until(|| checks() == json!(false));
+    }
+}
+
+fn counted_degraded(line: &str) -> Option<u64> {
+    let rest = line.strip_prefix("sekisho_outbound_requests_total{outcome=\"degraded\"} ")?;
+    rest.parse().ok()
 }

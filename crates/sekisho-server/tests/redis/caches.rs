@@ -2,12 +2,14 @@
 
 use std::io::Write as _;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sekisho_server::config::Config;
 use sekisho_testkit::RedisServer;
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::support::origin::Origin;
 use crate::support::upstream::Upstream;
@@ -150,7 +152,7 @@ fn an_origin_that_fails_is_told_apart_from_one_that_has_nothing() {
 }
 
 #[test]
-fn whatever_an_origin_does_the_answer_comes_and_is_short() {
+fn f57_whatever_an_origin_does_the_answer_comes_and_is_short() {
     let endless = |stream: &mut std::net::TcpStream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
         while stream.write_all(b"10\r\n0123456789abcdef\r\n").is_ok() {}
@@ -208,7 +210,7 @@ fn a_stale_value_stands_in_and_says_so() {
 }
 
 #[test]
-fn what_is_broken_in_redis_is_fetched_again() {
+fn f26_what_is_broken_in_redis_is_fetched_again() {
     let (redis, upstream) = (RedisServer::start(), Upstream::start());
     let url = format!("http://{}/{{z}}/{{x}}?tokens={{x}}", upstream.address);
     let server = on_redis(&redis, &tiles(&url, ", l2: json"));
@@ -270,6 +272,48 @@ fn a_refresh_is_a_workers_and_asks_whether_it_has_changed() {
     server.stop();
     drop(server);
     assert_ne!(redis.command(&["ZSCORE", "r:rank", "1:2"]).text(), "0");
+}
+
+#[test]
+fn what_was_renewed_and_what_is_not_kept_say_so() {
+    let (redis, upstream) = (RedisServer::start(), Upstream::start());
+    let origin = once_then(b"HTTP/1.1 304 Not Modified\r\netag: \"1\"\r\n\r\n");
+    let server = on_redis(&redis, &tiles(&format!("http://{}/{{z}}/{{x}}", origin.address), ", fresh_for: 1s"));
+    assert!(server.get("/v1/caches/tiles/1/2").header("cache-status").starts_with("sekisho; fwd=miss; stored"));
+    until(|| {
+        let reply = server.get("/v1/caches/tiles/1/2");
+        assert_eq!(reply.text, "good");
+        reply.header("cache-status").starts_with("sekisho; fwd=stale; fwd-status=304; stored; ttl=")
+    });
+    let config = tiles(&format!("http://{}/status/{{x}}", upstream.address), ", negative: 0s");
+    let reply = on_redis(&redis, &config).get("/v1/caches/tiles/1/404");
+    assert_eq!((reply.status, reply.header("cache-status")), (404, "sekisho; fwd=miss; ttl=0; detail=origin"));
+}
+
+/// Only the cache has a Redis, and the limits are each process's own: the origin is asked at the pace of one all the same.
+#[test]
+fn the_pace_of_refreshes_is_kept_where_the_queue_is() {
+    const JOBS: usize = 6;
+    let (redis, asked) = (RedisServer::start(), Arc::new(Mutex::new(Vec::new())));
+    let origin = Origin::start({
+        let asked = Arc::clone(&asked);
+        move |stream| {
+            asked.lock().unwrap().push(Instant::now());
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nnew").is_ok()
+        }
+    });
+    let config = tiles(&format!("http://{}/{{z}}/{{x}}", origin.address), ", refresh: { rate: 2/s }")
+        .replace("store: {", &format!("store: {{ url: \"{}\",", redis.url()));
+    let start = || TestServer::on_its_store(Config::parse("test.yaml", &config).unwrap_or_else(|e| panic!("{e}")));
+    let _servers = [start(), start(), start()];
+    for n in 0..JOBS {
+        redis.command(&["SADD", "sekisho-cache:tiles:queue", &format!("{n}:7")]);
+    }
+    until(|| asked.lock().unwrap().len() == JOBS);
+    let asked = asked.lock().unwrap();
+    // Each of three alone would have been done after half a second.
+    let all = asked[JOBS - 1] - asked[0];
+    assert!(all >= Duration::from_millis(500 * (JOBS as u64 - 1) - 300), "{asked:?}");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Profiles: rows of SQLite and of a real PostgreSQL, read through a cache and changed.
 
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
+use std::process::Command;
 
 use sekisho_server::config::Config;
 use sekisho_testkit::{Postgres, RedisServer};
@@ -10,6 +13,24 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 use crate::support::{Reply, TestServer, until};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/profiles");
+
+/// What the preset stands for, to be changed.
+const WRITTEN_OUT: &str = r#"caches:
+  profile:
+    key: "cache:profile:{user_id}"
+    ttl: 300s
+    l2: json
+    negative: 0s # a row that is missing is asked for every time
+    origin:
+      database: "sqlite://profiles.db" # or postgres://user:password@host/name
+      sql: >-
+        SELECT user_id, first_name, last_name, email, phone, address
+        FROM profiles WHERE user_id = :user_id
+      update: >-
+        UPDATE profiles
+        SET first_name = :first_name, last_name = :last_name, email = :email, phone = :phone, address = :address
+        WHERE user_id = :user_id
+"#;
 
 fn example(name: &str) -> String {
     std::fs::read_to_string(Path::new(EXAMPLE).join(name)).unwrap()
@@ -28,9 +49,13 @@ fn make_sqlite(file: &Path) {
     });
 }
 
-/// The example on this Redis and this database, with time enough for a busy machine.
+/// The same on this Redis and this database, with time enough for a busy machine.
 fn serve(redis: Option<&RedisServer>, change: impl Fn(String) -> String, folder: &Path) -> TestServer {
-    let text = change(example("sekisho.yaml")).replace("    negative:", "    store: { timeout: 10s }\n    negative:");
+    serve_text(redis, &change(WRITTEN_OUT.to_owned()), folder)
+}
+
+fn serve_text(redis: Option<&RedisServer>, text: &str, folder: &Path) -> TestServer {
+    let text = text.replace("  profile:\n", "  profile:\n    store: { timeout: 10s }\n");
     let store = redis.map(|redis| format!("store: {{ url: \"{}\", timeout: 10s }}\n", redis.url()));
     let file = folder.join("sekisho.yaml");
     std::fs::write(&file, store.unwrap_or_default() + &text).unwrap();
@@ -88,8 +113,44 @@ fn reads_through_and_updates(first: &TestServer, second: &TestServer, redis: &Re
 fn the_example_works_on_sqlite() {
     let (redis, folder) = (RedisServer::start(), tempfile::tempdir().unwrap());
     make_sqlite(&folder.path().join("profiles.db"));
+    let serve = || serve_text(Some(&redis), &example("sekisho.yaml"), folder.path());
+    reads_through_and_updates(&serve(), &serve(), &redis);
+}
+
+#[test]
+fn what_the_preset_stands_for_works_on_sqlite() {
+    let (redis, folder) = (RedisServer::start(), tempfile::tempdir().unwrap());
+    make_sqlite(&folder.path().join("profiles.db"));
     let serve = || serve(Some(&redis), |text| text, folder.path());
     reads_through_and_updates(&serve(), &serve(), &redis);
+}
+
+#[test]
+fn the_preset_makes_its_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve_text(None, &example("sekisho.yaml"), folder.path());
+    assert_eq!(server.get("/v1/profiles/u-1").status, 404, "there is nobody yet");
+    assert_eq!(update(&server, "u-1", &jiro()).status, 404);
+    make_sqlite(&folder.path().join("profiles.db"));
+    assert_eq!(server.get("/v1/profiles/u-1").expect(200)["first_name"], "太郎");
+    update(&server, "u-1", &jiro()).expect(200);
+    assert_eq!(server.get("/v1/profiles/u-1").expect(200)["first_name"], "次郎");
+}
+
+#[test]
+fn anything_of_the_preset_can_be_said_otherwise() {
+    let (redis, folder, postgres) = (RedisServer::start(), tempfile::tempdir().unwrap(), Postgres::start());
+    postgres.run(&example("profiles.sql"));
+    let origin = format!("\n    ttl: 60s\n    origin: {{ database: \"{}\", timeout: 60s }}", postgres.url());
+    let text = example("sekisho.yaml").replacen("preset: profile", &format!("preset: profile{origin}"), 1);
+    let server = serve_text(Some(&redis), &text, folder.path());
+    assert_eq!(server.get("/v1/profiles/u-1").expect(200)["first_name"], "太郎");
+    assert!((1..=60).contains(&redis.command(&["TTL", "cache:profile:u-1"]).int()));
+    update(&server, "u-1", &jiro()).expect(200);
+    assert_eq!(server.get("/v1/profiles/u-1").expect(200)["first_name"], "次郎");
+    let text = "caches: { profile: { preset: profile, key: \"p:{id}\" } }";
+    let refused = Config::parse("test.yaml", text).unwrap_err().to_string();
+    assert!(refused.contains("`sql` has :user_id, which is no part of the key"), "{refused}");
 }
 
 #[test]
@@ -155,6 +216,119 @@ fn without_a_database_or_redis_it_is_said_what_was_done() {
     let updated = update(&server, "u-1", &jiro()).expect(200);
     assert_eq!((&updated["updated"], &updated["invalidated"]), (&json!(true), &json!("here_only")), "{updated}");
     assert_eq!(server.get("/v1/profiles/u-1").expect(200)["first_name"], "次郎");
+}
+
+/// What Redis had before it was away, it has again afterwards; what was updated meanwhile is answered all the same.
+#[test]
+fn an_update_while_redis_is_away_is_not_undone_when_it_is_back() {
+    let (redis, folder) =
+        (RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]), tempfile::tempdir().unwrap());
+    make_sqlite(&folder.path().join("profiles.db"));
+    let (first, second) =
+        (serve(Some(&redis), |text| text, folder.path()), serve(Some(&redis), |text| text, folder.path()));
+    for user in ["u-1", "u-2"] {
+        assert_eq!(first.get(&format!("/v1/profiles/{user}")).status, 200);
+        assert_eq!(second.get(&format!("/v1/profiles/{user}")).status, 200);
+    }
+    redis.kill9();
+    let updated = update(&first, "u-1", &jiro()).expect(200);
+    assert_eq!(updated["invalidated"], "here_only", "{updated}");
+    let name = |server: &TestServer| server.get("/v1/profiles/u-1").expect(200)["first_name"].clone();
+    assert_eq!(name(&first), "次郎");
+    redis.restart();
+    assert_eq!(redis.command(&["EXISTS", "cache:profile:u-2"]).int(), 1, "it has what it had");
+    until(|| {
+        assert_eq!(name(&first), "次郎");
+        let kept = redis.command(&["GET", "cache:profile:u-1"]);
+        kept.is_nil() || kept.text().contains("次郎")
+    });
+    until(|| name(&second) == "次郎");
+    assert_eq!((name(&first), name(&second)), (json!("次郎"), json!("次郎")));
+}
+
+/// An update that waits for the gate, in a PostgreSQL of its own.
+struct Gated {
+    redis: RedisServer,
+    postgres: Postgres,
+    server: TestServer,
+    runtime: tokio::runtime::Runtime,
+    gate: sqlx::PgConnection,
+    _folder: tempfile::TempDir,
+}
+
+impl Gated {
+    const WAITING: &str = "FROM pg_locks WHERE locktype = 'advisory' AND NOT granted";
+
+    /// The profile is cached, and nobody gets through.
+    fn shut() -> Self {
+        let (redis, folder, postgres) = (RedisServer::start(), tempfile::tempdir().unwrap(), Postgres::start());
+        postgres.run(&example("profiles.sql"));
+        let slowly = |text: String| {
+            let update = "FROM (SELECT pg_advisory_xact_lock_shared(7)) AS turn WHERE user_id = :user_id";
+            let (select, set) = text.split_once("      update:").unwrap();
+            let set = set.replace("WHERE user_id = :user_id", update);
+            on_postgres(&postgres)(format!("{select}      update:{set}"))
+        };
+        let server = serve(Some(&redis), slowly, folder.path());
+        assert_eq!(server.get("/v1/profiles/u-1").expect(200)["first_name"], "太郎");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let mut gate = runtime.block_on(sqlx::PgConnection::connect(&postgres.url())).unwrap();
+        runtime.block_on(gate.execute("SELECT pg_advisory_lock(7)")).unwrap();
+        Self { redis, postgres, server, runtime, gate, _folder: folder }
+    }
+
+    fn await_update(&self) {
+        until(|| self.postgres.run(&format!("SELECT count(*) {}", Self::WAITING)) == "1");
+    }
+
+    fn open(&mut self) {
+        self.runtime.block_on(self.gate.execute("SELECT pg_advisory_unlock(7)")).unwrap();
+    }
+
+    fn is_cached(&self) -> bool {
+        self.redis.command(&["EXISTS", "cache:profile:u-1"]).int() == 1
+    }
+}
+
+#[test]
+fn a_caller_who_goes_away_leaves_no_old_profile_behind() {
+    let mut gated = Gated::shut();
+    let mut caller = TcpStream::connect(gated.server.addresses.api).unwrap();
+    let body = jiro().to_string();
+    let head = format!(
+        "PUT /v1/profiles/u-1 HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        gated.server.addresses.api,
+        body.len()
+    );
+    caller.write_all((head + &body).as_bytes()).unwrap();
+    gated.await_update();
+    caller.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(caller.read(&mut [0; 64]).unwrap(), 0, "nobody answers any more");
+    assert!(gated.is_cached());
+    gated.open();
+    until(|| !gated.is_cached());
+    assert_eq!(gated.server.get("/v1/profiles/u-1").expect(200)["first_name"], "次郎");
+}
+
+/// Whether it was updated nobody knows then.
+#[test]
+fn a_connection_that_is_lost_in_an_update_leaves_no_old_profile_behind() {
+    for is_told in [true, false] {
+        let gated = Gated::shut();
+        std::thread::scope(|scope| {
+            let updating = scope.spawn(|| update(&gated.server, "u-1", &jiro()));
+            gated.await_update();
+            let pid = gated.postgres.run(&format!("SELECT pid {}", Gated::WAITING));
+            if is_told {
+                gated.postgres.run(&format!("SELECT pg_terminate_backend({pid})"));
+            } else {
+                assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+            }
+            let problem = updating.join().unwrap().expect(502);
+            assert_eq!(problem["title"], "Perhaps not updated", "{problem}");
+        });
+        assert!(!gated.is_cached());
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! A get that memory cannot answer: whoever flies for all who ask; and put and invalidate.
+//! What a cache is made of, and a get that memory cannot answer: whoever flies for all who ask.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
@@ -12,13 +13,14 @@ use super::flight::{Flights, Watch};
 use super::form::Form;
 use super::health::Health;
 use super::key::Key;
-use super::origin::{Failure, Fetched, Origin, Validators};
+use super::origin::{Failure, Origin, Validators};
+use super::owed::Owed;
 use super::refresh::{Counts, Refresh};
 use super::store::{Follower, Following, SharedStore};
 use super::terms::Terms;
 use super::value::{Held, Times, Value};
 use crate::clock::{Clock, Reader, micros};
-use crate::error::{Error, Invalid};
+use crate::error::Invalid;
 
 /// A cache of several tiers. Clones share it.
 pub struct Cache<F: Form> {
@@ -33,8 +35,12 @@ pub(super) struct Inner<F: Form> {
     pub(super) shared: Option<Shared>,
     pub(super) origin: Option<Arc<dyn Origin>>,
     pub(super) permits: Semaphore,
+    /// In microseconds: it has said that it is not to be asked before.
+    pub(super) origin_rests_until: AtomicU64,
     pub(super) clock: Arc<Reader>,
     flights: Arc<Flights<Landed<F::Value>, Unanswered>>,
+    /// Changes that the shared store does not have.
+    pub(super) owed: Owed,
     /// Counting goes on until the other part is dropped.
     counts: Option<(Arc<Counts>, oneshot::Sender<()>)>,
 }
@@ -135,8 +141,22 @@ impl<F: Form> Cache<F> {
         let has_origin = tiers.origin.is_some();
         let counts = tiers.refresh.map(|refresh| Counts::start(name, refresh, has_origin, Arc::clone(&clock)));
         let belief = Belief::new(terms.max_age, terms.alone_for);
-        let inner =
-            Inner { form, terms, belief, copies, shared, origin: tiers.origin, permits, clock, flights, counts };
+        let (origin, owed) = (tiers.origin, Owed::new(terms.ages.keep_for));
+        let origin_rests_until = AtomicU64::new(0);
+        let inner = Inner {
+            form,
+            terms,
+            belief,
+            copies,
+            shared,
+            origin,
+            permits,
+            origin_rests_until,
+            clock,
+            flights,
+            owed,
+            counts,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -173,49 +193,6 @@ impl<F: Form> Cache<F> {
                 None => Err(why),
             },
         }
-    }
-
-    /// Writes a value whatever is there. What is being fetched meanwhile does not replace it.
-    pub async fn put(&self, key: &Key, value: Fetched) -> Result<Kept, Error> {
-        let inner = &self.inner;
-        let decoded = inner.form.decode(&value.content).map_err(|reason| Invalid::new("content", reason))?;
-        inner.copies.forget(key);
-        inner.flights.detach(key);
-        let mark = inner.copies.mark(key);
-        let mut kept = Kept::HereOnly;
-        if let Some(shared) = &inner.shared {
-            let put = shared.store.put(key, &value, inner.terms.ages.keep_for);
-            let put = async move {
-                match put.await {
-                    // It is the caller's mistake, and says nothing about the store.
-                    Err(Error::Invalid(invalid)) => Ok(Err(invalid)),
-                    put => put.map(Ok),
-                }
-            };
-            if let Some(put) = shared.writes.ask(&inner.clock, put).await {
-                put?;
-                kept = Kept::Everywhere;
-            }
-        }
-        let held = inner.hold(key, Some(decoded), value.validators, Duration::ZERO, mark);
-        inner.copies.keep(key, held, mark);
-        inner.flights.detach(key);
-        Ok(kept)
-    }
-
-    /// Nobody is answered with what was there before, here from now on and elsewhere as soon as they have heard. An error
-    /// means that the shared store, and with it other instances, may still have it.
-    pub async fn invalidate(&self, key: &Key) -> Result<(), Error> {
-        let inner = &self.inner;
-        inner.copies.forget(key);
-        let result = match &inner.shared {
-            Some(shared) => shared.store.invalidate(key).await,
-            None => Ok(()),
-        };
-        // What was read from the store before it went may have come in between.
-        inner.copies.forget(key);
-        inner.flights.detach(key);
-        result
     }
 
     /// Whether changes by other instances are heard of now, so that copies in memory are believed for all of `max_age`.
@@ -255,6 +232,16 @@ impl<F: Form> Inner<F> {
             None => true,
             Some(_) => self.copies.is_believed(times, now, self.belief, self.following().unwrap_or(&Deaf)),
         }
+    }
+
+    /// What is here of a key goes, and whoever asks from now on is not answered with what is being fetched.
+    pub(super) fn forget(&self, key: &Key) {
+        self.copies.forget(key);
+        self.detach(key);
+    }
+
+    pub(super) fn detach(&self, key: &Key) {
+        self.flights.detach(key);
     }
 
     fn following(&self) -> Option<&dyn Following> {

@@ -1,19 +1,23 @@
 //! What one flight does for all who wait: the shared store, then the origin, by one process of the fleet at a time.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::SemaphorePermit;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::age::{Kind, Verdict};
+use super::age::{Ages, Kind, Verdict};
 use super::copies::Mark;
 use super::engine::{Inner, Landed, Shared, Tier, Unanswered};
 use super::flight::Pilot;
 use super::form::Form;
 use super::key::Key;
-use super::origin::{Failure, Fetched, Reply, Validators};
+use super::origin::{Failure, Fetched, Reached, Reply, Validators};
+use super::replay::Settled;
 use super::store::{End, Found, Lease, Look, Token};
 use super::value::Held;
+use crate::clock::micros;
 
 /// Pauses of those who wait for another process: they double up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
@@ -29,6 +33,27 @@ struct Known<T> {
     content: Vec<u8>,
 }
 
+/// How a fill ended, with all that the store is to be given.
+enum Ending {
+    Value(Fetched),
+    Unchanged(Fetched),
+    Missing,
+    /// Others are told for so long.
+    Failed(Failure, Duration),
+}
+
+impl Ending {
+    fn end(&self, ages: &Ages) -> End<'_> {
+        let ttl = ages.keep_for;
+        match self {
+            Self::Value(value) => End::Value { value, ttl },
+            Self::Unchanged(value) => End::Unchanged { value, ttl },
+            Self::Missing => End::Missing { ttl: ages.missing_for },
+            Self::Failed(failure, ttl) => End::Failed { failure, ttl: *ttl },
+        }
+    }
+}
+
 impl<F: Form> Inner<F> {
     pub(super) async fn fly(self: Arc<Self>, key: Key, own: Option<Held<F::Value>>, pilot: Flown<F>) {
         let result = self.find(&key, own, &pilot).await;
@@ -36,10 +61,14 @@ impl<F: Form> Inner<F> {
         pilot.land(result, self.clock.now(), share);
     }
 
-    async fn find(&self, key: &Key, own: Option<Held<F::Value>>, pilot: &Flown<F>) -> Result<F::Value> {
+    async fn find(self: &Arc<Self>, key: &Key, own: Option<Held<F::Value>>, pilot: &Flown<F>) -> Result<F::Value> {
         let Some(shared) = &self.shared else { return self.fetch_alone(key, own).await };
         let (began, token, mut pause) = (Instant::now(), Token::random(), SHORTEST_PAUSE);
         loop {
+            // What was changed here while the store was away is not taken from there again.
+            if self.settle(shared, key).await != Settled::Yes {
+                return self.fetch_alone(key, own).await;
+            }
             let mark = self.copies.mark(key);
             let looked = shared.reads.ask(&self.clock, shared.store.look(key)).await;
             let Some(Look { print, found, failed }) = looked else { return self.fetch_alone(key, own).await };
@@ -62,7 +91,7 @@ impl<F: Form> Inner<F> {
                 let held = known.map_or_else(nothing, |known| known.held);
                 return Ok(Landed { held, tier: Tier::Shared });
             }
-            if let Some(failure) = failed {
+            if let Some(failure) = failed.or_else(|| self.wants_rest()) {
                 return Err(Unanswered::Failed(failure));
             }
             let lease = shared.store.lease(key, &token, &print, self.terms.lease);
@@ -111,7 +140,7 @@ impl<F: Form> Inner<F> {
     /// Fetches for the whole fleet. `None`: somebody else wrote or removed the entry meanwhile, so that what was fetched may
     /// be older than what is there.
     async fn lead(
-        &self,
+        self: &Arc<Self>,
         shared: &Shared,
         key: &Key,
         token: &Token,
@@ -119,35 +148,27 @@ impl<F: Form> Inner<F> {
     ) -> Option<Result<F::Value>> {
         let mark = self.copies.mark(key);
         let validators = known.as_ref().map(|known| known.held.validators()).unwrap_or_default();
-        let fetched = self.ask_leading(shared, key, token, &validators).await;
-        let ttl = self.terms.ages.keep_for;
-        let (result, bytes, is_new) = match (fetched, known) {
+        let fetched = self.ask_leading(shared, key, token, &validators, None).await;
+        let (result, ending) = match (fetched, known) {
             (Ok(Reply::NotModified), Some(known)) => {
                 let held = self.renewed(key, &known.held, mark);
                 let bytes = Fetched { content: known.content, validators: held.validators() };
-                (Ok(held), Some(bytes), false)
+                (Ok(held), Ending::Unchanged(bytes))
             }
             (fetched, _) => match fetched.and_then(|reply| self.read(reply)) {
                 Ok(Some((value, bytes))) => {
                     let held = self.hold(key, Some(value), bytes.validators.clone(), Duration::ZERO, mark);
-                    (Ok(held), Some(bytes), true)
+                    (Ok(held), Ending::Value(bytes))
                 }
-                Ok(None) => (Ok(self.hold(key, None, Validators::default(), Duration::ZERO, mark)), None, true),
-                Err(why) => (Err(why), None, true),
+                Ok(None) => (Ok(self.hold(key, None, Validators::default(), Duration::ZERO, mark)), Ending::Missing),
+                Err(why) => {
+                    let ending = Ending::Failed(as_failure(&why), self.share(&why));
+                    (Err(why), ending)
+                }
             },
         };
-        let failure;
-        let end = match (&result, &bytes) {
-            (Ok(_), Some(value)) if is_new => End::Value { value, ttl },
-            (Ok(_), Some(value)) => End::Unchanged { value, ttl },
-            (Ok(_), None) => End::Missing { ttl: self.terms.ages.missing_for },
-            (Err(why), _) => {
-                failure = as_failure(why);
-                End::Failed { failure: &failure, ttl: self.share(why) }
-            }
-        };
         // A store that does not answer keeps nobody from their value; only a lease that is lost does.
-        let is_kept = shared.writes.ask(&self.clock, shared.store.finish(key, token, end)).await;
+        let is_kept = self.finish(key, token, ending).await;
         match (result, is_kept) {
             (Ok(_), Some(false)) => None,
             (Ok(held), _) => {
@@ -158,6 +179,22 @@ impl<F: Form> Inner<F> {
         }
     }
 
+    /// Tells the shared store how a fill ended. It is waited for as long as for a reading; what takes longer is done all the same.
+    async fn finish(self: &Arc<Self>, key: &Key, token: &Token, ending: Ending) -> Option<bool> {
+        let patience = self.shared.as_ref()?.store.patience();
+        let (inner, key, token) = (Arc::clone(self), key.clone(), token.clone());
+        let finishing = tokio::spawn(async move {
+            let (shared, end) = (inner.shared.as_ref()?, ending.end(&inner.terms.ages));
+            let is_kept = shared.writes.ask(&inner.clock, shared.store.finish(&key, &token, end)).await;
+            if is_kept == Some(false) {
+                // It was overtaken, and may be here already.
+                inner.copies.forget(&key);
+            }
+            is_kept
+        });
+        timeout(patience, finishing).await.ok()?.ok()?
+    }
+
     /// Asks the origin, and keeps the lease meanwhile.
     pub(super) async fn ask_leading(
         &self,
@@ -165,8 +202,9 @@ impl<F: Form> Inner<F> {
         key: &Key,
         token: &Token,
         known: &Validators,
+        permit: Option<SemaphorePermit<'_>>,
     ) -> std::result::Result<Reply, Unanswered> {
-        let mut fetch = std::pin::pin!(self.ask_origin(key, known));
+        let mut fetch = std::pin::pin!(self.ask_origin(key, known, permit));
         loop {
             tokio::select! {
                 fetched = &mut fetch => return fetched,
@@ -194,7 +232,7 @@ impl<F: Form> Inner<F> {
                 }
             }
         } else {
-            match (self.ask_origin(key, &validators).await?, own) {
+            match (self.ask_origin(key, &validators, None).await?, own) {
                 (Reply::NotModified, Some(own)) => self.renewed(key, &own, mark),
                 (reply, _) => match self.read(reply)? {
                     Some((value, bytes)) => self.hold(key, Some(value), bytes.validators, Duration::ZERO, mark),
@@ -206,13 +244,40 @@ impl<F: Form> Inner<F> {
         Ok(Landed { held, tier: Tier::Origin })
     }
 
-    async fn ask_origin(&self, key: &Key, known: &Validators) -> std::result::Result<Reply, Unanswered> {
+    /// Without a `permit` it is waited for.
+    async fn ask_origin(
+        &self,
+        key: &Key,
+        known: &Validators,
+        permit: Option<SemaphorePermit<'_>>,
+    ) -> std::result::Result<Reply, Unanswered> {
         let Some(origin) = &self.origin else { return Ok(Reply::Missing) };
         let limit = self.terms.hard_timeout;
-        let permit = timeout(limit, self.permits.acquire()).await.map_err(|_| Unanswered::Busy)?;
-        let _permit = permit.map_err(|_| Unanswered::Busy)?;
+        let _permit = match permit {
+            Some(permit) => permit,
+            None => {
+                let permit = timeout(limit, self.permits.acquire()).await.map_err(|_| Unanswered::Busy)?;
+                permit.map_err(|_| Unanswered::Busy)?
+            }
+        };
+        // It may have said so while this one waited.
+        if let Some(failure) = self.wants_rest() {
+            return Err(Unanswered::Failed(failure));
+        }
         let reply = timeout(limit, origin.fetch(key, known)).await.map_err(|_| Unanswered::TimedOut(limit))?;
+        if let Err(Failure { retry_after: Some(after), .. }) = &reply {
+            let until = self.clock.now().saturating_add(micros(*after.min(&LONGEST_SHARE)));
+            self.origin_rests_until.fetch_max(until, Ordering::AcqRel);
+        }
         reply.map_err(Unanswered::Failed)
+    }
+
+    /// An origin that has said when to come back is asked for nothing before, whichever key it said it of.
+    pub(super) fn wants_rest(&self) -> Option<Failure> {
+        let left =
+            self.origin_rests_until.load(Ordering::Acquire).checked_sub(self.clock.now()).filter(|left| *left > 0)?;
+        let failure = Failure::new("the origin has said when to come back, and that is later");
+        Some(Failure { retry_after: Some(Duration::from_micros(left)), reached: Reached::Nobody, ..failure })
     }
 
     /// `None`: there is nothing.

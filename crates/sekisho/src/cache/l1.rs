@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_limit_eviction_takes_the_least_recently_used() {
+    fn f48_capacity_limit_eviction_takes_the_least_recently_used() {
         let l1 = room(Policy::Lru, 3, 1_000);
         for name in ["a", "b", "c", "d"] {
             put(&l1, name, 1);

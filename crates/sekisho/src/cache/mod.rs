@@ -23,6 +23,7 @@
 //! ```
 
 mod age;
+mod change;
 mod copies;
 mod engine;
 mod fill;
@@ -35,10 +36,12 @@ mod http;
 mod key;
 mod l1;
 mod origin;
+mod owed;
 mod pattern;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 pub mod refresh;
+mod replay;
 mod store;
 mod terms;
 mod value;
@@ -48,7 +51,7 @@ pub use engine::{Answer, Cache, Freshness, Kept, Tier, Tiers, Unanswered};
 pub use form::{Form, Raw};
 pub use get::Get;
 #[cfg(feature = "http-origin")]
-pub use http::{HttpClient, HttpOrigin, HttpTerms, UrlTemplate};
+pub use http::{Hop, HttpClient, HttpOrigin, HttpTerms, UrlTemplate};
 pub use key::Key;
 pub use l1::{Policy, Room};
 pub use origin::{Failure, Fetched, Origin, OriginFuture, Reached, Reply, Validators};

@@ -20,6 +20,11 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Se
 /// - Ages are by the store's clock. Followers hear of every change by whomever, or that they may have missed some.
 /// - What cannot be a value is removed and reported as nothing.
 pub trait SharedStore: fmt::Debug + Send + Sync + 'static {
+    /// So long somebody is kept waiting for the store. What is written to it may take longer.
+    fn patience(&self) -> Duration {
+        Duration::from_millis(200)
+    }
+
     fn look<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Look>;
 
     /// As a look, but without the content where the store can renew a value without being given it once more.
@@ -52,8 +57,8 @@ pub trait SharedStore: fmt::Debug + Send + Sync + 'static {
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, ()>;
 
-    /// Removes what was seen, if it is still there: it is no value.
-    fn discard<'a>(&'a self, key: &'a Key, seen: &'a Print) -> StoreFuture<'a, ()>;
+    /// Removes what was seen, because it is no value or an older one. False if something else stands there, which stays.
+    fn discard<'a>(&'a self, key: &'a Key, seen: &'a Print) -> StoreFuture<'a, bool>;
 
     /// Tells of changes until it is dropped. `None`: it cannot.
     fn follow(&self, follower: Arc<dyn Follower>) -> Option<Box<dyn Following>>;

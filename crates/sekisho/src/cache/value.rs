@@ -67,6 +67,11 @@ impl<T> Value<T> {
         Self(Arc::new(Body { times, hits: Hits::default(), bytes: weight + beside as u64, content, validators }))
     }
 
+    /// Whether it has been here before, and the origin has said that it has not changed.
+    pub fn is_unchanged(&self) -> bool {
+        matches!(self.0.content, Content::Of(_))
+    }
+
     #[inline]
     pub(super) fn times(&self) -> &Times {
         &self.0.times

@@ -19,13 +19,19 @@ pub(super) async fn on_redis(stores: &[Redis], name: &str) -> Result<Option<KeyF
     Ok(None)
 }
 
+/// From every one of them, whatever the others say.
 pub(super) async fn drop_on_redis(stores: &[Redis], name: &str) -> Result<(), Error> {
+    let mut dropped = Ok(());
     for store in stores {
-        let server = store.server_of(name.as_bytes()).map_err(unavailable)?;
-        let mut answers = server.ask(&[cmd("UNLINK").arg(name).clone()]).await.map_err(unavailable)?;
-        read::<u64>(answers.pop(), "UNLINK")?;
+        dropped = dropped.and(drop_on(store, name).await);
     }
-    Ok(())
+    dropped
+}
+
+async fn drop_on(store: &Redis, name: &str) -> Result<(), Error> {
+    let server = store.server_of(name.as_bytes()).map_err(unavailable)?;
+    let mut answers = server.ask(&[cmd("UNLINK").arg(name).clone()]).await.map_err(unavailable)?;
+    read::<u64>(answers.pop(), "UNLINK").map(drop)
 }
 
 async fn figures(redis: &Redis, name: &str) -> Result<Option<KeyFigures>, Error> {

@@ -13,22 +13,28 @@ mod survey;
 #[cfg(feature = "redis")]
 mod walk;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::limits::MemoryStore;
+use crate::revocation::Revocations;
+use crate::sessions;
 #[cfg(feature = "redis")]
 use crate::store::redis::Redis;
 pub use category::Category;
 
-/// Where keys are.
-#[derive(Debug, Clone)]
-pub enum Keyspace {
-    /// In this process.
-    Memory(MemoryStore),
-    /// On these. Sessions and revocations may have a Redis of their own.
+/// Where keys are: in this process, on a Redis, or some here and some there. Sessions, revocations and caches may have a Redis
+/// of their own.
+#[derive(Debug, Clone, Default)]
+pub struct Keyspace {
+    /// What is kept in this process, if it is kept here.
+    pub limits: Option<MemoryStore>,
+    pub sessions: Option<Arc<sessions::MemoryStore>>,
+    pub revocations: Option<Revocations>,
+    /// Each Redis once.
     #[cfg(feature = "redis")]
-    Redis(Vec<Redis>),
+    pub stores: Vec<Redis>,
 }
 
 /// How far a look may go, over all servers together.
@@ -85,38 +91,70 @@ pub struct KeyFigures {
 
 impl Keyspace {
     pub async fn survey(&self, budget: Budget) -> Result<Survey, Error> {
-        match self {
-            Self::Memory(limits) => Ok(in_memory(limits)),
-            #[cfg(feature = "redis")]
-            Self::Redis(stores) => survey::on_redis(stores, budget).await,
+        let mut survey = Survey { is_complete: true, ..Survey::default() };
+        #[cfg(feature = "redis")]
+        if !self.stores.is_empty() {
+            survey = survey::on_redis(&self.stores, budget).await?;
         }
+        #[cfg(not(feature = "redis"))]
+        let _ = budget;
+        self.add_what_is_here(&mut survey);
+        Ok(survey)
     }
 
     /// Forgets what older services have cached of a user, in `cache:profile:<user>`. The one thing that is not only looked at.
     pub async fn drop_profile(&self, user: &str) -> Result<(), Error> {
-        match self {
-            Self::Memory(_) => Ok(()),
-            #[cfg(feature = "redis")]
-            Self::Redis(stores) => key::drop_on_redis(stores, &format!("cache:profile:{user}")).await,
-        }
+        #[cfg(feature = "redis")]
+        key::drop_on_redis(&self.stores, &format!("cache:profile:{user}")).await?;
+        #[cfg(not(feature = "redis"))]
+        let _ = user;
+        Ok(())
     }
 
     /// None where there is no such key. In memory nothing has a key.
     pub async fn key(&self, name: &str) -> Result<Option<KeyFigures>, Error> {
-        match self {
-            Self::Memory(_) => Ok(None),
-            #[cfg(feature = "redis")]
-            Self::Redis(stores) => key::on_redis(stores, name).await,
+        #[cfg(feature = "redis")]
+        let found = key::on_redis(&self.stores, name).await?;
+        #[cfg(not(feature = "redis"))]
+        let found = Some(name).and(None);
+        Ok(found)
+    }
+
+    /// What has no keys is counted as if it had those that it would have on a Redis.
+    fn add_what_is_here(&self, survey: &mut Survey) {
+        let mut add = |category: Category, figures: Figures| {
+            survey.total_keys += figures.keys;
+            survey.scanned += figures.keys;
+            survey.used_memory += figures.memory;
+            survey.categories[category as usize].join(figures);
+        };
+        let of =
+            |(keys, memory): (usize, usize), mean_ttl| Figures { keys: keys as u64, memory: memory as u64, mean_ttl };
+        if let Some(limits) = &self.limits {
+            add(Category::Sekisho, of((limits.len(), limits.bytes()), None));
+        }
+        if let Some(sessions) = &self.sessions {
+            let held = sessions.held();
+            add(Category::Session, of((held.sessions, held.session_bytes), held.mean_ttl));
+            add(Category::SessionEnd, of((held.ended, held.ended_bytes), None));
+        }
+        if let Some(revocations) = &self.revocations {
+            add(Category::Blacklist, of(revocations.size(), None));
+            add(Category::NotBefore, of(revocations.marks(), None));
         }
     }
 }
 
-fn in_memory(limits: &MemoryStore) -> Survey {
-    let (keys, memory) = (limits.len() as u64, limits.bytes() as u64);
-    let mut survey =
-        Survey { total_keys: keys, used_memory: memory, scanned: keys, is_complete: true, ..Survey::default() };
-    survey.categories[Category::Sekisho as usize] = Figures { keys, memory, mean_ttl: None };
-    survey
+impl Figures {
+    /// Both together. Means weigh as much as what they are of.
+    fn join(&mut self, other: Self) {
+        let sum = |of: &Self| of.mean_ttl.map_or(0.0, |mean| mean.as_secs_f64() * of.keys as f64);
+        let weight = |of: &Self| of.mean_ttl.map_or(0, |_| of.keys) as f64;
+        let (sum, weight) = (sum(self) + sum(&other), weight(self) + weight(&other));
+        self.mean_ttl = (weight > 0.0).then(|| Duration::from_secs_f64(sum / weight));
+        self.keys += other.keys;
+        self.memory += other.memory;
+    }
 }
 
 #[cfg(feature = "redis")]

@@ -141,4 +141,6 @@ pub struct Ended {
     pub ending: Ending,
     /// What stays charged, by unit, added up over all charges.
     pub charged: Vec<(String, u64)>,
+    /// Who ended it, if the store did not: it is told later.
+    pub degraded: Option<Degraded>,
 }

@@ -361,7 +361,7 @@ impl Ended {
                 }
             }
         }
-        Self { ending: outcome.ending, charged }
+        Self { ending: outcome.ending, charged, degraded: outcome.degraded }
     }
 }
 

@@ -97,7 +97,12 @@ impl Record {
     /// Whether `amounts` fit; the record was brought to `now`.
     #[inline]
     pub(crate) fn rooms(&self, policy: &Policy, now: u64, amounts: &[u64]) -> Rooms {
-        (0..amounts.len()).map(|i| self.room(&policy.rules()[i].algorithm, i, now, amounts[i])).collect()
+        // Not collected: that costs as much as the rooms themselves.
+        let mut rooms = Rooms::new();
+        for (i, (rule, n)) in policy.rules().iter().zip(amounts).enumerate() {
+            rooms.push(self.room(&rule.algorithm, i, now, *n));
+        }
+        rooms
     }
 
     #[inline]
@@ -154,7 +159,7 @@ impl Record {
         entropy: u32,
         hold: bool,
     ) -> SmallVec<[HeldAmount; 2]> {
-        let mut rules = SmallVec::new();
+        let mut rules = SmallVec::with_capacity(amounts.len());
         for (i, rule) in policy.rules().iter().enumerate() {
             let terms = self.terms(&rule.algorithm, i);
             let price = if let State::Interval(state) = &self.states[i] { state.step } else { terms.price };

@@ -67,6 +67,12 @@ impl Tag {
         Self(rand::random())
     }
 
+    /// Another one, always the same: of what is told once together with this one's end.
+    #[cfg(feature = "outbound")]
+    pub(crate) fn beside(self) -> Self {
+        Self(self.0.map(|byte| !byte))
+    }
+
     /// The same key on the same subjects gives the same tag, so that a repeated reserve finds the reservation of the first.
     pub(crate) fn from_idempotency_key<'a>(key: &str, held: impl Iterator<Item = &'a Held>) -> Self {
         let mut digest = Sha256::new().chain_update("sekisho idempotency key\0").chain_update(key);

@@ -202,6 +202,16 @@ pub(crate) enum EndHow {
     Settle(SmallVec<[SmallAmounts; 1]>),
 }
 
+impl EndHow {
+    /// What a rule of a target stays charged with, of what was reserved.
+    pub(crate) fn actual(&self, target: usize, rule: usize, reserved: u64) -> u64 {
+        match self {
+            Self::Release => 0,
+            Self::Settle(amounts) => amounts[target][rule].unwrap_or(reserved),
+        }
+    }
+}
+
 /// `None` where the caller named no amount for the rule's unit.
 pub(crate) type SmallAmounts = SmallVec<[Option<u64>; USUAL_RULES]>;
 
@@ -209,6 +219,8 @@ pub(crate) type SmallAmounts = SmallVec<[Option<u64>; USUAL_RULES]>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndOutcome {
     pub ending: Ending,
+    /// Who ended it, if the store did not: it is told later.
+    pub degraded: Option<Degraded>,
     pub(crate) charged: SmallVec<[Amounts; 1]>,
 }
 

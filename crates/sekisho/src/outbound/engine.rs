@@ -1,11 +1,9 @@
 //! One reservation per request that goes out.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use lru::LruCache;
-use parking_lot::Mutex;
+use quick_cache::sync::Cache;
 use serde::{Serialize, Serializer};
 use smallvec::{SmallVec, smallvec};
 use url::Url;
@@ -26,11 +24,11 @@ use crate::limits::fallback::end_as_backed;
 use crate::limits::policy::Amounts;
 use crate::limits::reservation::{Backing, Tag};
 use crate::limits::rule::EXACT;
-use crate::limits::store::{Demand, Demands, End, Operation, Take, TakeKind, Taken, Target};
-use crate::limits::{LimitStore, OnFailure, RuleOutcome};
+use crate::limits::store::{Adoption, Demand, Demands, End, EndHow, Operation, Take, TakeKind, Taken, Target, Targets};
+use crate::limits::{LimitStore, Mode, OnFailure, RuleOutcome};
 
 /// So many domains are remembered by name, to be shown: the stores know them by their keys only.
-const RECENT: NonZeroUsize = NonZeroUsize::new(10_000).unwrap();
+const RECENT: usize = 10_000;
 
 /// Decides which requests go out, and when. Cheap to clone; clones are the same.
 #[derive(Debug, Clone)]
@@ -42,7 +40,7 @@ pub struct Outbound {
 struct Inner {
     domains: ArcSwap<Domains>,
     store: Arc<dyn LimitStore>,
-    recent: Mutex<LruCache<String, ()>>,
+    recent: Cache<Arc<str>, ()>,
     meters: Meters,
     tell: Tell,
 }
@@ -66,7 +64,7 @@ pub struct Admitted {
     pub observed: Option<Reason>,
     /// The instant it was decided for, on the store's clock.
     pub at: Timestamp,
-    /// The store did not decide: it was let through by `on_failure: open`.
+    /// The store did not decide: what this process knew did, or `on_failure: open`.
     pub is_degraded: bool,
 }
 
@@ -78,6 +76,8 @@ pub struct Denied {
     pub requests_remaining: u64,
     pub pages_remaining: u64,
     pub at: Timestamp,
+    /// The store did not decide: what this process knew did.
+    pub is_degraded: bool,
 }
 
 /// Why not.
@@ -155,11 +155,16 @@ impl Outbound {
             inner: Arc::new(Inner {
                 domains: ArcSwap::new(domains.into()),
                 store,
-                recent: Mutex::new(LruCache::new(RECENT)),
+                recent: Cache::new(RECENT),
                 meters: Meters::new(),
                 tell: Tell::default(),
             }),
         }
+    }
+
+    /// Whether the store decides, and not this process by itself.
+    pub async fn is_well(&self) -> bool {
+        self.inner.store.ping().await.is_ok() && self.inner.store.is_well()
     }
 
     /// The terms that hold now.
@@ -176,7 +181,7 @@ impl Outbound {
     pub fn known(&self) -> Vec<Arc<str>> {
         let domains = self.inner.domains.load();
         let mut names: Vec<Arc<str>> = domains.named().map(Arc::from).collect();
-        names.extend(self.inner.recent.lock().iter().map(|(name, ())| Arc::from(&**name)));
+        names.extend(self.inner.recent.iter().map(|(name, ())| name));
         names.sort_unstable();
         names.dedup();
         names
@@ -193,8 +198,10 @@ impl Outbound {
     }
 
     async fn reserve(&self, site: &Site, kind: Kind, is_patient: bool) -> Result<Acquired, Error> {
-        let take = self.demanded(site, kind, is_patient)?;
-        self.inner.recent.lock().get_or_insert_ref(site.domain(), || ());
+        let take = self.demanded(site, kind, is_patient);
+        if self.inner.recent.get(site.domain()).is_none() {
+            self.inner.recent.insert(site.domain().into(), ());
+        }
         let taken = self.inner.store.take(&take).await?;
         if taken.allowed {
             self.count_observed(&take, &taken).await?;
@@ -211,17 +218,17 @@ impl Outbound {
     }
 
     /// Apart, so that nobody holds on to the terms while the store is asked.
-    fn demanded(&self, site: &Site, kind: Kind, is_patient: bool) -> Result<Take, Error> {
+    fn demanded(&self, site: &Site, kind: Kind, is_patient: bool) -> Take {
         let domains = self.inner.domains.load();
         let lease = crate::clock::micros(domains.settings().lease);
         let mut demands = Demands::new();
         for (name, governed) in domains.charged(site) {
             let policy = if is_patient { &governed.patient } else { &governed.prompt };
             let amounts = cost(1, u64::from(kind == Kind::Page), 1, 0);
-            demands.push(Demand { target: target(name, policy)?, amounts });
+            demands.push(Demand { target: target(name, policy), amounts });
         }
         let kind = TakeKind::Reserve { tag: Tag::random(), lease, repeated: false };
-        Ok(Take { demands, kind, entropy: rand::random() })
+        Take { demands, kind, entropy: rand::random() }
     }
 
     /// The engine holds nothing of what only `mode: observe` let through, but it is sent all the same, and must show.
@@ -243,8 +250,8 @@ impl Outbound {
         // The last one is the domain itself.
         if let Some(domain) = end.targets.last() {
             let pause = match outcome.not_before() {
-                Some(until) => self.block(domain, until).await.map(Some),
-                None if outcome.is_incident() => self.cool_down(domain).await,
+                Some(until) => self.pause_for(permit, domain, 0, until).await,
+                None if outcome.is_incident() => self.cool_down(permit, domain).await,
                 None => Ok(None),
             };
             let pause = match pause {
@@ -269,36 +276,47 @@ impl Outbound {
     /// How a request ends, and whether its terms only observe.
     fn ended(&self, permit: &Permit, outcome: Outcome) -> (End, bool) {
         let domains = self.inner.domains.load();
-        let governed: SmallVec<[_; 2]> = permit.charged.iter().map(|subject| domains.of_subject(subject)).collect();
-        let target = |(subject, governed): (&Subject, &&Arc<Governed>)| Target {
-            policy: Arc::clone(&governed.patient),
-            subject: subject.clone(),
-            endpoint: None,
-        };
-        let targets = permit.charged.iter().zip(&governed).map(target).collect();
-        let how = outcome.end(governed.iter().map(|governed| &governed.terms));
-        let is_observed = governed.iter().all(|governed| governed.terms.observe);
+        let (mut targets, mut amounts, mut is_observed) = (Targets::new(), SmallVec::new(), true);
+        for subject in &permit.charged {
+            let governed = domains.of_subject(subject);
+            targets.push(Target { policy: Arc::clone(&governed.patient), subject: subject.clone(), endpoint: None });
+            amounts.push(outcome.amounts(&governed.terms));
+            is_observed &= governed.terms.observe;
+        }
+        let how = if outcome == Outcome::NotSent { EndHow::Release } else { EndHow::Settle(amounts) };
         (End { tag: permit.tag, is_shared: permit.is_shared, backing: permit.backing, targets, how }, is_observed)
     }
 
     /// One more incident, unless the domain is left alone already: all that was in flight then is one incident.
-    async fn cool_down(&self, domain: &Target) -> Result<Option<Pause>, Error> {
-        let demand = Demand { target: domain.clone(), amounts: cost(0, 0, 0, 1) };
-        let take = Take { demands: smallvec![demand], kind: TakeKind::Check, entropy: 0 };
-        let taken = self.inner.store.take(&take).await?;
-        let incidents = taken.outcomes.first().and_then(|rules| rules.get(INCIDENTS));
-        match incidents {
-            Some(incidents) if is_within(&taken.outcomes[0]) => {
-                self.block(domain, taken.at + cooldown::after(incidents.used, rand::random())).await.map(Some)
-            }
-            _ => Ok(None),
-        }
+    async fn cool_down(&self, permit: &Permit, domain: &Target) -> Result<Option<Pause>, Error> {
+        let demand = Demand { target: domain.clone(), amounts: cost(0, 0, 0, 0) };
+        let taken =
+            self.inner.store.take(&Take { demands: smallvec![demand], kind: TakeKind::Peek, entropy: 0 }).await?;
+        let known = taken.outcomes.first().filter(|rules| !is_denied(rules, COOLDOWN));
+        let Some(incidents) = known.and_then(|rules| rules.get(INCIDENTS)) else { return Ok(None) };
+        let until = taken.at + cooldown::after(incidents.used + 1, rand::random());
+        self.pause_for(permit, domain, 1, until).await
     }
 
-    async fn block(&self, domain: &Target, until: Timestamp) -> Result<Pause, Error> {
-        let until = until.min(Timestamp::from_micros(EXACT));
-        let at = self.inner.store.operate(domain, &Operation::Block { until }).await?.at;
-        Ok(Pause { until, at })
+    /// A pause that a request is answered with, and the incident that it is: once, however often that is told.
+    async fn pause_for(
+        &self,
+        permit: &Permit,
+        domain: &Target,
+        incidents: u64,
+        until: Timestamp,
+    ) -> Result<Option<Pause>, Error> {
+        let adoption = Adoption {
+            tag: permit.tag.beside(),
+            at_least: cost(0, 0, 0, 0),
+            spent: cost(0, 0, 0, incidents),
+            holds: Vec::new(),
+            blocked_until: until.min(Timestamp::from_micros(EXACT)),
+        };
+        let taken = self.inner.store.operate(domain, &Operation::Adopt(adoption)).await?;
+        // Nobody asked for a turn here, so that nobody is denied: when it opens again is said all the same.
+        let until = taken.outcomes.first().and_then(|rules| Some(rules.get(COOLDOWN)?.reset_at));
+        Ok(until.filter(|until| *until > taken.at).map(|until| Pause { until, at: taken.at }))
     }
 
     /// The time by the clock that decides over this request: that of the store, which need not be ours.
@@ -314,7 +332,8 @@ impl Outbound {
         let domains = self.inner.domains.load();
         let charged = domains.charged(site);
         let (name, governed) = charged[charged.len() - 1];
-        self.block(&target(name, &governed.patient)?, until).await.map(drop)
+        let until = until.min(Timestamp::from_micros(EXACT));
+        self.inner.store.operate(&target(name, &governed.patient), &Operation::Block { until }).await.map(drop)
     }
 
     /// Lifts a cooldown; what was spent stays spent.
@@ -323,7 +342,7 @@ impl Outbound {
         for (name, governed) in domains.charged(site) {
             let mut given = vec![0; RULES];
             given[COOLDOWN] = 1;
-            self.inner.store.operate(&target(name, &governed.patient)?, &Operation::Grant(given)).await?;
+            self.inner.store.operate(&target(name, &governed.patient), &Operation::Grant(given)).await?;
         }
         self.budget(site).await
     }
@@ -332,7 +351,7 @@ impl Outbound {
         let domains = self.inner.domains.load_full();
         for (name, governed) in domains.charged(site) {
             let spent = Operation::Charge(cost(1, u64::from(is_page), 0, 0).to_vec());
-            self.inner.store.operate(&target(name, &governed.patient)?, &spent).await?;
+            self.inner.store.operate(&target(name, &governed.patient), &spent).await?;
         }
         Ok(())
     }
@@ -359,7 +378,7 @@ impl Outbound {
         let domains = self.inner.domains.load_full();
         let mut take = Take { demands: smallvec![], kind: TakeKind::Peek, entropy: 0 };
         for (name, governed) in domains.charged(site) {
-            let target = target(name, &governed.patient)?;
+            let target = target(name, &governed.patient);
             take.demands.push(Demand { target, amounts: cost(0, 0, 0, 0) });
         }
         let taken = self.inner.store.take(&take).await?;
@@ -377,8 +396,9 @@ impl Outbound {
     }
 }
 
-fn target(name: &str, policy: &Arc<crate::limits::Policy>) -> Result<Target, Error> {
-    Ok(Target { policy: Arc::clone(policy), subject: Subject::new(name)?, endpoint: None })
+/// `name` is a site's or its domain's, which hold nothing that a key may not.
+fn target(name: &str, policy: &Arc<crate::limits::Policy>) -> Target {
+    Target { policy: Arc::clone(policy), subject: Subject::plain(name), endpoint: None }
 }
 
 fn cost(requests: u64, pages: u64, turns: u64, incidents: u64) -> Amounts {
@@ -400,6 +420,7 @@ fn acquired(take: &Take, taken: &Taken) -> Acquired {
             requests_remaining: requests,
             pages_remaining: pages,
             at: taken.at,
+            is_degraded: taken.degraded.is_some(),
         });
     }
     let TakeKind::Reserve { tag, .. } = take.kind else { unreachable!("only reservations are acquired") };
@@ -407,13 +428,20 @@ fn acquired(take: &Take, taken: &Taken) -> Acquired {
     let is_degraded = taken.degraded.is_some();
     Acquired::Admitted(Admitted {
         permit: Permit { tag, charged, backing: Backing::of(taken.degraded), is_shared: false },
-        wait_until: rules().filter_map(|rule| rule.wait_until).max(),
+        wait_until: wait_until(take, taken, false),
         requests_remaining: requests,
         pages_remaining: pages,
-        observed: denied_by(taken),
+        observed: denied_by(taken).or_else(|| wait_until(take, taken, true).map(|_| Reason::Busy)),
         at: taken.at,
         is_degraded,
     })
+}
+
+/// When the turn comes of what is charged under rules that hold, or under those that only observe.
+fn wait_until(take: &Take, taken: &Taken, observed: bool) -> Option<Timestamp> {
+    let is_observed = |demand: &Demand| demand.target.policy.mode() == Mode::Shadow;
+    let charged = take.demands.iter().zip(&taken.outcomes).filter(|(demand, _)| is_observed(demand) == observed);
+    charged.flat_map(|(_, rules)| rules).filter_map(|rule| rule.wait_until).max()
 }
 
 /// A cooldown is said before a spent budget, and that before a turn: each is the longer story.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::terms::{Charged, PAGES, REQUESTS, RULES, Terms};
 use crate::clock::Timestamp;
-use crate::limits::store::{EndHow, SmallAmounts};
+use crate::limits::store::SmallAmounts;
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,15 +44,8 @@ impl Outcome {
         }
     }
 
-    /// What each rule of each policy stays charged with.
-    pub(super) fn end<'a>(&self, terms: impl Iterator<Item = &'a Terms>) -> EndHow {
-        if *self == Self::NotSent {
-            return EndHow::Release;
-        }
-        EndHow::Settle(terms.map(|terms| self.amounts(terms)).collect())
-    }
-
-    fn amounts(&self, terms: &Terms) -> SmallAmounts {
+    /// What each rule of these terms stays charged with, if it was sent.
+    pub(super) fn amounts(&self, terms: &Terms) -> SmallAmounts {
         let unless_only_success = (terms.charge == Charged::Success).then_some(0);
         let (requests, pages) = match *self {
             Self::Answered { status: 304, .. } => (Some(terms.not_modified_cost), Some(0)),
@@ -110,10 +103,11 @@ mod tests {
             (answered(500, true), (None, Some(0)), (Some(0), Some(0))),
             (Outcome::NoAnswer, (None, Some(0)), (Some(0), Some(0))),
         ] {
-            let EndHow::Settle(amounts) = outcome.end([&sent, &success].into_iter()) else { panic!("{outcome:?}") };
-            let found: Vec<_> = amounts.iter().map(|amounts| (amounts[REQUESTS], amounts[PAGES])).collect();
+            let found = [&sent, &success].map(|terms| {
+                let amounts = outcome.amounts(terms);
+                (amounts[REQUESTS], amounts[PAGES])
+            });
             assert_eq!(found, [of_sent, of_success], "{outcome:?}");
         }
-        assert!(matches!(Outcome::NotSent.end([&sent].into_iter()), EndHow::Release));
     }
 }

@@ -4,6 +4,9 @@
 //! What another instance, or any other client of the store, has revoked is known within a bound; when the store cannot be
 //! followed for longer than that, a check is an error and not a guess.
 
+#[cfg(feature = "conformance")]
+pub mod conformance;
+mod large;
 mod meters;
 mod names;
 #[cfg(feature = "redis")]
@@ -23,6 +26,8 @@ pub use verdict::{Token, Verdict, is_ended_by};
 use crate::clock::{Clock, Reader, Timestamp};
 use crate::error::Error;
 use meters::Meters;
+#[cfg(feature = "fuzzing")]
+pub(crate) use redis::rewritten;
 use replica::Replica;
 
 /// What is no longer valid. Clones share it.
@@ -187,6 +192,11 @@ impl Revocations {
     /// How many revoked tokens this process knows, and the bytes that they take.
     pub fn size(&self) -> (usize, usize) {
         self.inner.replica.size()
+    }
+
+    /// How many marks this process knows, and the bytes that they take.
+    pub fn marks(&self) -> (usize, usize) {
+        self.inner.replica.marks(self.now())
     }
 
     /// Counts through the recorder that is current in this call, the first time. The gauges are set by

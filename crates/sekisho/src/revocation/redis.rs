@@ -239,6 +239,15 @@ fn named(key: &[u8]) -> Option<Named<'_>> {
     }
 }
 
+/// A key that is about a token or a mark, as we would write it, for fuzzing.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn rewritten(key: &[u8]) -> Option<Vec<u8>> {
+    named(key).map(|named| match named {
+        Named::Token(kind, jti) => token_key(kind, &jti),
+        Named::Mark(whom) => mark_key(whom),
+    })
+}
+
 fn token_key(kind: TokenKind, jti: &Jti) -> Vec<u8> {
     format!("blacklist:{}:{}", kind.as_str(), jti.as_str()).into_bytes()
 }

@@ -124,6 +124,19 @@ impl Replica {
         self.revoked.size()
     }
 
+    /// Marks that hold, and about the bytes of all.
+    pub(super) fn marks(&self, now: Timestamp) -> (usize, usize) {
+        let now = floor(now);
+        let mut count = usize::from(self.everyone_until.load(Ordering::Acquire) > now);
+        let mut places = 0;
+        for shard in &self.marks {
+            let marks = shard.0.read();
+            count += marks.values().filter(|mark| mark.until > now).count();
+            places += marks.capacity();
+        }
+        (count, places * size_of::<([u64; 2], Mark)>())
+    }
+
     fn token(&self, kind: TokenKind, jti: &Jti) -> Fingerprint {
         let space = match kind {
             TokenKind::Access => self.access,

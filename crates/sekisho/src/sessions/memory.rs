@@ -25,6 +25,19 @@ pub struct MemoryStore {
     clock: Arc<dyn Clock>,
 }
 
+/// What a [`MemoryStore`] holds now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held {
+    pub sessions: usize,
+    /// About: documents, ids, and places in a table.
+    pub session_bytes: usize,
+    /// None where there is no session.
+    pub mean_ttl: Option<Duration>,
+    /// Sessions that must not come back.
+    pub ended: usize,
+    pub ended_bytes: usize,
+}
+
 #[derive(Debug, Default)]
 struct Shard {
     users: HashMap<UserId, User>,
@@ -75,6 +88,27 @@ impl MemoryStore {
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self { shards, everyone: RwLock::default(), hasher: RandomState::new(), clock }
+    }
+
+    /// Looks at everything, a shard at a time.
+    pub fn held(&self) -> Held {
+        let (now, mut held, mut left) = (self.now(), Held::default(), Duration::ZERO);
+        for shard in &self.shards {
+            for user in shard.lock().users.values() {
+                for (sid, session) in user.sessions.iter().filter(|(_, session)| session.until > now) {
+                    held.sessions += 1;
+                    held.session_bytes += size_of::<(Sid, Until<Kept>)>() + sid.as_str().len();
+                    held.session_bytes += session.value.document.as_str().len();
+                    left += session.until.since(now);
+                }
+                for (sid, _) in user.ended.iter().filter(|(_, ended)| ended.until > now) {
+                    held.ended += 1;
+                    held.ended_bytes += size_of::<(Sid, Until<()>)>() + sid.as_str().len();
+                }
+            }
+        }
+        held.mean_ttl = u32::try_from(held.sessions).ok().and_then(|count| left.checked_div(count));
+        held
     }
 
     /// Milliseconds, as on Redis.

@@ -18,7 +18,7 @@ mod store;
 pub use document::{Document, read_time, write_time};
 pub use engine::{Put, Sessions};
 pub use id::{SessionId, Sid, UserId};
-pub use memory::MemoryStore;
+pub use memory::{Held, MemoryStore};
 #[cfg(feature = "redis")]
 pub use redis::RedisStore;
 #[cfg(all(feature = "redis", feature = "conformance"))]

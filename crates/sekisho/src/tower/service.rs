@@ -12,7 +12,7 @@ use tower_service::Service;
 use super::admitted::Hold;
 use super::body::GateBody;
 use super::layer::GateLayer;
-use crate::error::Error;
+use crate::error::{Error, shown_key};
 use crate::http::{Problem, denied, fields};
 use crate::limits::{Decision, ReserveOptions, Reserved};
 
@@ -61,8 +61,10 @@ async fn admit<B>(layer: &GateLayer, request: Request<B>) -> Result<(Request<B>,
     let reserved = layer.gate.reserve(&[ask], &ReserveOptions::default()).await;
     let failed = |error: Error| {
         match &error {
-            // Keys hold subjects, which are people: only who asks for debug sees them.
-            Error::Corrupt { reason, .. } => tracing::error!(reason, "the store holds something unreadable"),
+            // Keys hold subjects, which are people.
+            Error::Corrupt { key, reason } => {
+                tracing::error!(key = shown_key(key), reason, "the store holds something unreadable");
+            }
             _ => tracing::debug!(%error, "a request was not decided"),
         }
         Problem::of(&error).into_response()

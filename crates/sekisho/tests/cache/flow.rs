@@ -6,7 +6,7 @@ use std::time::Duration;
 use sekisho::cache::{
     Ages, Cache, Failure, Fetched, Freshness, Kept, Raw, Reply, Terms, Tier, Tiers, Unanswered, Validators,
 };
-use sekisho::clock::{ManualClock, Timestamp};
+use sekisho::clock::{ManualClock, Timestamp, WallClock};
 use sekisho_testkit::RedisServer;
 
 use super::{
@@ -190,8 +190,7 @@ async fn what_is_missing_and_not_remembered_takes_no_place() {
     let ages = Ages { fresh_for: Some(Duration::ZERO), missing_for: None, ..Ages::default() };
     let shared = instance(&server.url(), Terms { ages, ..terms() }, &origin).await;
     let tiers = Tiers { origin: Some(Arc::clone(&origin) as _), ..Tiers::default() };
-    let alone =
-        Cache::new("alone", Raw, Terms { ages, ..terms() }, tiers, Arc::new(sekisho::clock::WallClock::new())).unwrap();
+    let alone = Cache::new("alone", Raw, Terms { ages, ..terms() }, tiers, Arc::new(WallClock::new())).unwrap();
     for cache in [shared, alone] {
         origin.now_says(|_, _| Ok(Reply::Fetched(b"land".to_vec().into())));
         assert_eq!(get(&cache, "k").await, "land");
@@ -224,4 +223,33 @@ async fn without_an_origin_it_has_what_was_put() {
     alone.invalidate(&key("k")).await.unwrap();
     assert!(alone.get(&key("k")).await.unwrap().value.is_none());
     assert_eq!(none.calls(), 0);
+}
+
+/// An origin that is asked too much says so of one key and means all.
+#[tokio::test]
+async fn an_origin_that_says_when_to_come_back_is_asked_for_nothing_before() {
+    let (server, origin) = (RedisServer::start(), TestOrigin::counting());
+    let busy = || Failure { retry_after: Some(Duration::from_secs(60)), ..Failure::new("429") };
+    let shared = instance(&server.url(), terms(), &origin).await;
+    let tiers = Tiers { origin: Some(Arc::clone(&origin) as _), ..Tiers::default() };
+    let ages = Ages { fresh_for: Some(ms(1)), jitter_percent: 0, ..Ages::default() };
+    let alone = Cache::new("alone", Raw, Terms { ages, ..terms() }, tiers, Arc::new(WallClock::new())).unwrap();
+    alone.put(&key("old"), fetched("old")).await.unwrap();
+    for cache in [&shared, &alone] {
+        let calls = origin.calls();
+        origin.now_says(move |_, _| Err(busy()));
+        assert!(cache.get(&key("a")).await.is_err());
+        origin.now_says(|call, _| Ok(Reply::Fetched(fetched(&format!("v{call}")))));
+        let Err(Unanswered::Failed(failure)) = cache.get(&key("b")).await else { panic!("it was asked") };
+        let after = failure.retry_after.unwrap();
+        assert!(after > Duration::from_secs(30) && after <= Duration::from_secs(60), "{after:?}");
+        assert_eq!(origin.calls(), calls + 1);
+    }
+    until("it is stale", async || {
+        let answer = alone.get(&key("old")).await.unwrap();
+        assert_eq!(text(&answer), "old");
+        matches!(answer.freshness, Freshness::StaleOnError(_))
+    })
+    .await;
+    assert_eq!(origin.calls(), 2);
 }

@@ -168,7 +168,7 @@ async fn a_stale_value_stands_in_for_a_server_that_fails() {
 }
 
 #[tokio::test]
-async fn a_slow_server_costs_the_time_out_and_no_more() {
+async fn f55_a_slow_server_costs_the_time_out_and_no_more() {
     let server = Server::start(|_, _, _| {
         Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>()).into_response()
     })

@@ -55,7 +55,7 @@ async fn what_an_older_client_deletes_or_flushes_is_dropped() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_makes_copies_distrusted() {
+async fn f33_a_lost_connection_makes_copies_distrusted() {
     let (server, origin) = (RedisServer::start(), TestOrigin::counting());
     let cache = instance(&server.url(), for_ever(), &origin).await;
     in_memory(&cache, "k").await;
@@ -85,8 +85,11 @@ async fn copies_are_not_believed_while_redis_is_silent() {
     assert_eq!(in_memory(&cache, "k").await, "v1");
     server.freeze();
     until("it is noticed", async || !cache.is_following()).await;
+    // Who can say whether it is still so? It may stand in, marked, until the origin has said.
+    let answer = cache.get(&key("k")).await.unwrap();
+    assert_ne!((answer.tier, &answer.freshness), (Tier::Memory, &Freshness::Fresh));
+    until("the origin is asked", async || origin.calls() == 2).await;
     server.thaw();
     until("it follows again", async || cache.is_following()).await;
-    assert_eq!(in_memory(&cache, "k").await, "v1");
-    assert_eq!(origin.calls(), 1);
+    in_memory(&cache, "k").await;
 }

@@ -5,6 +5,7 @@
     reason = "the lint's exception for tests does not reach the helpers of an integration test"
 )]
 
+mod comeback;
 mod fleet;
 mod flow;
 mod forms;

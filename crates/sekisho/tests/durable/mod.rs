@@ -392,7 +392,7 @@ fn process_on_a_full_disk() {
 }
 
 #[test]
-fn a_full_disk_admits_nobody_and_is_over_when_there_is_room() {
+fn f46_a_full_disk_admits_nobody_and_is_over_when_there_is_room() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits.redb");
     // Whoever ignores the signal is told by the write itself, as on a full disk.

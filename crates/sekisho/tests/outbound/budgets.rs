@@ -145,6 +145,15 @@ async fn observed_domains_are_counted_and_never_stopped() {
         );
     })
     .await;
+    // Nor made to wait: the turn that it would have is only told.
+    let paced = || domains([("seen.org", DomainPolicy { observe: Some(true), concurrency: Some(0), ..budgets(0, 0) })]);
+    everywhere(paced, async |crawler| {
+        let first = crawler.admitted("http://seen.org/", Kind::Request).await;
+        let second = crawler.admitted("http://seen.org/", Kind::Request).await;
+        assert_eq!((first.wait_until, first.observed), (None, None));
+        assert_eq!((second.wait_until, second.observed), (None, Some(Reason::Busy)));
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

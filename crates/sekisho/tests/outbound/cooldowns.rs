@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use sekisho::outbound::{Kind, Outbound, Outcome, Reason};
+use sekisho::outbound::{Kind, Outbound, Outcome, Permit, Reason};
 
 use super::{answered, domains, everywhere, site};
 
 const PAGE: &str = "https://www.example.com/";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_domain_says_holds_for_all_its_hosts_and_is_not_cut_short() {
+async fn f56_what_the_domain_says_holds_for_all_its_hosts_and_is_not_cut_short() {
     everywhere(
         || domains([]),
         async |crawler| {
@@ -56,6 +56,31 @@ async fn without_a_time_it_doubles_and_what_was_in_flight_counts_once() {
         }
         assert_eq!(crawler.spent("example.com").await, (9, 0), "each was sent, and none was a page");
     })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn told_twice_it_is_one_incident_and_one_pause() {
+    everywhere(
+        || domains([]),
+        async |crawler| {
+            let admitted = crawler.admitted(PAGE, Kind::Page).await;
+            // As a crawler in another process has it.
+            let permit: Permit = admitted.permit.to_string().parse().unwrap();
+            crawler.outbound.settle(&permit, answered(429)).await.unwrap();
+            let until = crawler.budget("example.com").await.cooldown_until.unwrap();
+            crawler.clock.advance(until.since(admitted.at));
+            crawler.outbound.settle(&permit, answered(429)).await.unwrap();
+            let later = Some(until + Duration::from_secs(3_600));
+            let outcome = Outcome::Answered { status: 503, page: false, not_before: later };
+            crawler.outbound.settle(&permit, outcome).await.unwrap();
+            assert_eq!(crawler.budget("example.com").await.cooldown_until, None);
+            let next = crawler.admitted(PAGE, Kind::Page).await;
+            crawler.outbound.settle(&next.permit, answered(429)).await.unwrap();
+            let wait = crawler.budget("example.com").await.cooldown_until.unwrap().since(next.at);
+            assert!((120..=150).contains(&wait.as_secs()), "the second incident, and not the fourth: {wait:?}");
+        },
+    )
     .await;
 }
 

@@ -1,13 +1,15 @@
 //! Sixteen processes on one Redis, killed at random, and a Redis that is restarted: the origin never sees more than the day's
 //! budget.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
 use sekisho::limits::RedisStore;
 use sekisho::outbound::{Acquired, DomainPolicy, Kind, Outbound, Outcome, parse_url};
 use sekisho_testkit::{RedisServer, poll_until};
@@ -35,7 +37,10 @@ async fn connect(url: &str) -> Outbound {
     Outbound::new(policies(), Arc::new(store))
 }
 
-/// Counts whoever connects.
+/// How long it works on an answer: so a process that is killed is likely to be killed between sending and settling.
+const WORK: Duration = Duration::from_millis(200);
+
+/// Counts whoever connects, before it answers.
 fn origin() -> (u16, Arc<AtomicU64>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (port, seen) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU64::new(0)));
@@ -43,7 +48,10 @@ fn origin() -> (u16, Arc<AtomicU64>) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             counted.fetch_add(1, Ordering::SeqCst);
-            let _ = stream.unwrap().write_all(b"\n");
+            std::thread::spawn(move || {
+                std::thread::sleep(WORK);
+                let _ = stream.unwrap().write_all(b"\n");
+            });
         }
     });
     (port, seen)
@@ -74,8 +82,10 @@ fn process_that_crawls() {
         let (outbound, page) = (connect(&url).await, parse_url("url", ORIGIN).unwrap());
         loop {
             // A Redis that is away decides nothing, and then nothing is sent.
-            if let Ok(Acquired::Admitted(admitted)) = outbound.acquire(&page, Kind::Request).await {
-                drop(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap());
+            let Ok(acquired) = outbound.acquire(&page, Kind::Request).await else { continue };
+            if let Acquired::Admitted(admitted) = acquired {
+                let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+                drop(stream.read(&mut [0]));
                 let outcome = Outcome::Answered { status: 200, page: false, not_before: None };
                 drop(outbound.settle(&admitted.permit, outcome).await);
             }
@@ -101,25 +111,29 @@ fn the_origin_sees_no_more_than_the_budget_whoever_dies() {
         child
     };
     let mut children: Vec<Child> = (0..PROCESSES).map(|_| listened_to(spawn(&server.url(), port))).collect();
-    let wait_for = |attempts: u64| {
-        let reached = || (asked.load(Ordering::SeqCst) >= attempts).then_some(());
+    let wait_for = |count: &AtomicU64, least: u64| {
+        let reached = || (count.load(Ordering::SeqCst) >= least).then_some(());
         poll_until(Duration::from_secs(120), reached).expect("somebody asks");
     };
-    // One after the other dies in the middle of something, and another takes its place.
-    for round in 0..PROCESSES as u64 {
-        wait_for((round + 1) * ATTEMPTS / 20);
-        let mut dead = children.remove(0);
+    let seed = rand::random();
+    println!("seed {seed}");
+    let mut random = SmallRng::seed_from_u64(seed);
+    // One after the other dies in the middle of something, and another takes its place; all while the budget is being spent.
+    for round in 1..=PROCESSES as u64 {
+        wait_for(&seen, round * BUDGET / 20);
+        assert!(seen.load(Ordering::SeqCst) < BUDGET, "whoever dies in round {round} dies too late");
+        let mut dead = children.swap_remove(random.random_range(0..children.len()));
         dead.kill().unwrap();
         dead.wait().unwrap();
         children.push(listened_to(spawn(&server.url(), port)));
-        if round == 3 {
+        if round == 4 {
             server.command(&["SCRIPT", "FLUSH"]);
         }
-        if round == 6 {
+        if round == 8 {
             server.restart();
         }
     }
-    wait_for(ATTEMPTS);
+    wait_for(&asked, ATTEMPTS);
     for child in &mut children {
         child.kill().unwrap();
         child.wait().unwrap();

@@ -47,7 +47,12 @@ pub(super) fn routes() -> Vec<Route> {
             fetch::fetch,
             operation("fetch", "Fetches a URL, politely: budgets, robots.txt, redirects and retries are seen to")
                 .asks::<FetchBody>(json!({ "url": "https://example.com/page", "wait": true }))
-                .answers(ok("Also where it was not allowed, or nobody answered.").json::<FetchedView>()),
+                .reads_header(
+                    "Accept",
+                    "`application/octet-stream` asks for the body as it is, up to `outbound.max_file_bytes`",
+                )
+                .answers(ok("Also where it was not allowed, or nobody answered.").json::<FetchedView>().or_bytes())
+                .fails(&[StatusCode::INTERNAL_SERVER_ERROR]),
         ),
         Route::get(
             "/v1/outbound/domains",

@@ -7,7 +7,10 @@ use serde_json::Value;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::query::Query;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions, SqliteRow};
-use sqlx::{AssertSqlSafe, Column as _, ConnectOptions as _, Encode, Row as _, Type, TypeInfo as _, ValueRef as _};
+use sqlx::{
+    AssertSqlSafe, Column as _, ConnectOptions as _, Encode, Executor as _, Row as _, Type, TypeInfo as _,
+    ValueRef as _,
+};
 
 use super::Statement;
 use crate::config::DatabaseUrl;
@@ -19,14 +22,25 @@ pub(super) enum Database {
 }
 
 impl Database {
-    pub(super) fn open(url: &DatabaseUrl, connections: usize, timeout: Duration) -> Result<Self, String> {
+    /// `table` makes the one that is asked, in a file that is made if it is not there. Another server's is its owner's to make.
+    pub(super) fn open(
+        url: &DatabaseUrl,
+        connections: usize,
+        timeout: Duration,
+        table: Option<&'static str>,
+    ) -> Result<Self, String> {
         let most = u32::try_from(connections).unwrap_or(u32::MAX);
         let unreadable = |_: sqlx::Error| format!("{url} is no URL of a database");
         // Statements are not logged: what they are given is people's.
         if url.is_sqlite() {
             let options = SqliteConnectOptions::from_str(url.expose()).map_err(unreadable)?;
-            let options = options.busy_timeout(timeout).disable_statement_logging();
-            let pool = SqlitePoolOptions::new().max_connections(most).acquire_timeout(timeout);
+            let options = options.busy_timeout(timeout).disable_statement_logging().create_if_missing(table.is_some());
+            let mut pool = SqlitePoolOptions::new().max_connections(most).acquire_timeout(timeout);
+            if let Some(table) = table {
+                pool = pool.after_connect(move |connection, _| {
+                    Box::pin(async move { connection.execute(table).await.map(drop) })
+                });
+            }
             return Ok(Self::Sqlite(pool.connect_lazy_with(options)));
         }
         let options = PgConnectOptions::from_str(url.expose()).map_err(unreadable)?.disable_statement_logging();
@@ -51,16 +65,39 @@ impl Database {
     }
 
     /// How many rows it has changed.
-    pub(super) async fn execute(&self, statement: &Statement, args: Vec<Value>) -> sqlx::Result<u64> {
+    pub(super) async fn execute(&self, statement: &Statement, args: Vec<Value>) -> Result<u64, NotDone> {
+        // A connection first: while there is none, nothing was sent.
         match self {
             Self::Sqlite(pool) => {
+                let mut connection = pool.acquire().await.map_err(NotDone::Surely)?;
                 let query = args.into_iter().fold(sqlx::query(sql(statement.text())), bind);
-                Ok(query.execute(pool).await?.rows_affected())
+                Ok(query.execute(&mut *connection).await.map_err(NotDone::of)?.rows_affected())
             }
             Self::Postgres(pool) => {
+                let mut connection = pool.acquire().await.map_err(NotDone::Surely)?;
                 let query = args.into_iter().fold(sqlx::query(sql(statement.text())), bind);
-                Ok(query.execute(pool).await?.rows_affected())
+                Ok(query.execute(&mut *connection).await.map_err(NotDone::of)?.rows_affected())
             }
+        }
+    }
+}
+
+/// Why a statement is not known to have been done.
+#[derive(Debug)]
+pub(super) enum NotDone {
+    Surely(sqlx::Error),
+    /// It was sent, and what became of it was not heard.
+    Perhaps(sqlx::Error),
+}
+
+impl NotDone {
+    /// Of what happened after it was sent. Only a refusal of the database itself says that nothing was done; the last words
+    /// of one that goes down (classes 08 and 57P) are none.
+    fn of(error: sqlx::Error) -> Self {
+        let is_last_word = |code: &str| code.starts_with("08") || code.starts_with("57P");
+        match error.as_database_error().map(|error| error.code()) {
+            Some(code) if !code.as_deref().is_some_and(is_last_word) => Self::Surely(error),
+            _ => Self::Perhaps(error),
         }
     }
 }

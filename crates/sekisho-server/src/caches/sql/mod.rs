@@ -10,7 +10,7 @@ use sekisho::cache::{Failure, Fetched, Key, KeyPattern, Origin, OriginFuture, Re
 use serde_json::{Map, Value};
 
 use crate::config::SqlConfig;
-use database::Database;
+use database::{Database, NotDone};
 pub use statement::Statement;
 
 /// Why a row was not changed.
@@ -23,6 +23,15 @@ pub(crate) enum NotUpdated {
     Failed(String),
     /// It may have been changed, or may yet be.
     TimedOut(Duration),
+    /// The same: the connection was lost after it was asked for.
+    Lost(String),
+}
+
+impl NotUpdated {
+    /// Nobody knows whether the row is what it was.
+    pub(crate) const fn is_unsure(&self) -> bool {
+        matches!(self, Self::TimedOut(_) | Self::Lost(_))
+    }
 }
 
 /// Reads a row as a JSON object, and changes it.
@@ -43,7 +52,7 @@ impl SqlOrigin {
         concurrency: usize,
         timeout: Duration,
     ) -> Result<Arc<Self>, String> {
-        let database = Database::open(&config.database, concurrency, timeout)?;
+        let database = Database::open(&config.database, concurrency, timeout, config.table)?;
         let (select, update) = (config.sql.clone(), config.update.clone());
         Ok(Arc::new(Self { database, pattern: pattern.clone(), select, update, timeout }))
     }
@@ -67,12 +76,13 @@ impl SqlOrigin {
         match tokio::time::timeout(self.timeout, doing).await {
             Ok(Ok(0)) => Err(NotUpdated::Missing),
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error))
+            Ok(Err(NotDone::Surely(error)))
                 if error.as_database_error().is_some_and(|error| error.kind() != sqlx::error::ErrorKind::Other) =>
             {
                 Err(NotUpdated::Conflict(database::reason(&error)))
             }
-            Ok(Err(error)) => Err(NotUpdated::Failed(database::reason(&error))),
+            Ok(Err(NotDone::Surely(error))) => Err(NotUpdated::Failed(database::reason(&error))),
+            Ok(Err(NotDone::Perhaps(error))) => Err(NotUpdated::Lost(database::reason(&error))),
             Err(_) => Err(NotUpdated::TimedOut(self.timeout)),
         }
     }

@@ -1,11 +1,13 @@
 //! The keys of `caches` and what is below it.
 
 use super::super::caches::{COMPRESSIONS, DECAYS, POLICIES, SHAPES};
+use super::super::preset::PRESETS;
 use super::{Fallback, Kind, SECRET, Section, key, section, words};
 
 const COMPRESSION_WORDS: [&str; 2] = words(&COMPRESSIONS);
 const SHAPE_WORDS: [&str; 2] = words(&SHAPES);
 const DECAY_WORDS: [&str; 2] = words(&DECAYS);
+const PRESET_WORDS: [&str; 1] = words(&PRESETS);
 const POLICY_WORDS: [&str; 2] = words(&POLICIES);
 
 pub(in crate::config) static CACHES: Section = section(
@@ -16,8 +18,14 @@ pub(in crate::config) static CACHES: Section = section(
             Kind::Text,
             "where values stand in Redis, with the parts of a key: `\"tiles:{z}:{x}:{y}\"`. It begins with text, and no other cache's begins with the same",
         )
-        .needed(),
-        key("origin", Kind::One(&ORIGIN), "where values come from").or(Fallback::Words("what is put there")),
+        .or(Fallback::Words("that of its `preset`; without one it is needed")),
+        key(
+            "preset",
+            Kind::Choice(&PRESET_WORDS),
+            "a cache that is ready made, of which anything can be said otherwise. `profile`: `key: \"cache:profile:{user_id}\"`, `l2: json`, `ttl: 300s`, `negative: 0s`, and the rows of a table `profiles` in `sqlite://profiles.db`, where file and table are made if they are not there; `origin: { database: … }` names another database that has such a table",
+        )
+        .or(Fallback::Words("none")),
+        key("origin", Kind::One(&ORIGIN), "where values come from").or(Fallback::Words("what is put there, or its `preset`'s")),
         key(
             "l2",
             Kind::Choice(&SHAPE_WORDS),

@@ -33,7 +33,7 @@ pub(in crate::config) static OUTBOUND: Section = section(
         key(
             "lease",
             Kind::Duration,
-            "a request that nobody settles for so long stays charged and is no longer in flight; more than `max_wait`, up to 24h",
+            "a request that nobody settles for so long stays charged and is no longer in flight; at least `max_wait` and `timeout` together, up to 24h",
         )
         .or(Fallback::Text("5m")),
         key(
@@ -44,7 +44,9 @@ pub(in crate::config) static OUTBOUND: Section = section(
         .or(Fallback::Texts(&[])),
         key("user_agent", Kind::Text, "who we say we are, also to robots.txt").or(Fallback::Words("`sekisho/` and the version")),
         key("timeout", Kind::Duration, "how long one answer may take, 10ms to 10m").or(Fallback::Text("30s")),
-        key("max_bytes", Kind::Size, "the longest body that is fetched, up to 256MiB").or(Fallback::Text("16MiB")),
+        key("max_bytes", Kind::Size, "the longest body that is fetched into memory, up to 256MiB").or(Fallback::Text("16MiB")),
+        key("max_file_bytes", Kind::Size, "the longest body that is fetched to a file, `max_bytes` to 1024GiB")
+            .or(Fallback::Text("1GiB")),
         key(
             "cache",
             Kind::Text,

@@ -25,6 +25,17 @@ const AGENT: &str = concat!("sekisho/", env!("CARGO_PKG_VERSION"));
 /// A connection that nobody has used so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
 
+/// What one request came to.
+#[derive(Debug)]
+pub enum Hop {
+    Here(Reply),
+    /// To be asked there.
+    Elsewhere {
+        url: Url,
+        status: u16,
+    },
+}
+
 /// How far a request may go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpTerms {
@@ -74,31 +85,54 @@ impl HttpClient {
         self.tls().map(drop)
     }
 
-    /// One answer. `known` makes it a conditional request.
+    /// One request and its answer, which may be that it is elsewhere. `known` makes it a conditional request.
+    pub(super) async fn hop(&self, url: &Url, headers: &HeaderMap, known: &Validators) -> Result<Hop, Failure> {
+        let limit = self.terms.timeout;
+        let late = |_| Failure::new(format!("{} did not answer within {limit:?}", name(url)));
+        tokio::time::timeout(limit, self.ask(url, headers, known)).await.map_err(late)?
+    }
+
+    /// One answer, wherever it is. `known` makes it a conditional request.
     pub async fn fetch(&self, url: &Url, headers: &HeaderMap, known: &Validators) -> Result<Reply, Failure> {
         let limit = self.terms.timeout;
         let late = |_| Failure::new(format!("{} did not answer within {limit:?}", name(url)));
-        tokio::time::timeout(limit, self.follow(url, headers, known)).await.map_err(late)?
+        let follow = self.follow(url, |url| async move { self.ask(&url, headers, known).await });
+        tokio::time::timeout(limit, follow).await.map_err(late)?
     }
 
-    async fn follow(&self, from: &Url, headers: &HeaderMap, known: &Validators) -> Result<Reply, Failure> {
+    /// Asks for one after the other until it is there, as often as the terms allow.
+    pub(super) async fn follow<A: Future<Output = Result<Hop, Failure>>>(
+        &self,
+        from: &Url,
+        ask: impl Fn(Url) -> A,
+    ) -> Result<Reply, Failure> {
         let mut url = from.clone();
         for _ in 0..=self.terms.redirects {
-            let answer = self.send(request(&url, headers, known)?, &url).await?;
-            let status = answer.status();
-            match status {
-                StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => return self.read(answer, &url).await,
-                StatusCode::NOT_MODIFIED => return Ok(Reply::NotModified),
-                StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::NO_CONTENT => return Ok(Reply::Missing),
-                _ if status.is_redirection() => url = next(&url, answer.headers())?,
-                _ => {
-                    let reason = format!("{} answered {}", name(&url), status.as_u16());
-                    let reached = Reached::Answered(status.as_u16());
-                    return Err(Failure { reason, retry_after: retry_after(answer.headers()), reached });
-                }
+            match ask(url).await? {
+                Hop::Here(reply) => return Ok(reply),
+                Hop::Elsewhere { url: there, .. } => url = there,
             }
         }
         Err(Failure::new(format!("{} redirected more than {} times", name(from), self.terms.redirects)))
+    }
+
+    async fn ask(&self, url: &Url, headers: &HeaderMap, known: &Validators) -> Result<Hop, Failure> {
+        let answer = self.send(request(url, headers, known)?, url).await?;
+        let status = answer.status();
+        match status {
+            StatusCode::OK | StatusCode::NON_AUTHORITATIVE_INFORMATION => self.read(answer, url).await.map(Hop::Here),
+            StatusCode::NOT_MODIFIED => Ok(Hop::Here(Reply::NotModified)),
+            StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::NO_CONTENT => Ok(Hop::Here(Reply::Missing)),
+            _ if status.is_redirection() => {
+                let url = next(url, answer.headers())?;
+                Ok(Hop::Elsewhere { url, status: status.as_u16() })
+            }
+            _ => {
+                let reason = format!("{} answered {}", name(url), status.as_u16());
+                let reached = Reached::Answered(status.as_u16());
+                Err(Failure { reason, retry_after: retry_after(answer.headers()), reached })
+            }
+        }
     }
 
     async fn send(&self, request: Request<Empty<Bytes>>, url: &Url) -> Result<Response<Incoming>, Failure> {

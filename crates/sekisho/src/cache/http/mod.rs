@@ -8,11 +8,11 @@ use std::fmt;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::key::Key;
-use super::origin::{Failure, Origin, OriginFuture, Validators};
+use super::origin::{Failure, Origin, OriginFuture, Reply, Validators};
 use super::pattern::KeyPattern;
 use crate::error::Invalid;
 
-pub use client::{HttpClient, HttpTerms};
+pub use client::{Hop, HttpClient, HttpTerms};
 pub use url::UrlTemplate;
 
 /// Asks for the URL that a key's parts make of a template.
@@ -47,6 +47,20 @@ impl HttpOrigin {
     pub fn url(&self, key: &Key) -> Result<::url::Url, Failure> {
         let parts = self.pattern.parts(key).ok_or_else(|| Failure::new("the key is none of this cache"))?;
         self.url.render(&parts).map_err(|invalid| Failure::new(invalid.to_string()))
+    }
+
+    /// One request, which may lead elsewhere.
+    pub async fn hop(&self, url: &::url::Url, known: &Validators) -> Result<Hop, Failure> {
+        self.client.hop(url, &self.headers, known).await
+    }
+
+    /// What is there for a key, where each request is made by `ask`.
+    pub async fn fetch_by<A: Future<Output = Result<Hop, Failure>>>(
+        &self,
+        key: &Key,
+        ask: impl Fn(::url::Url) -> A,
+    ) -> Result<Reply, Failure> {
+        self.client.follow(&self.url(key)?, ask).await
     }
 }
 

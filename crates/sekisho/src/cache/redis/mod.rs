@@ -163,8 +163,8 @@ impl RedisStore {
         Ok(Look { print: Print(Vec::new()), found: Found::Nothing, failed })
     }
 
-    async fn discard_from(&self, key: &Key, seen: &Print) -> Result<(), Error> {
-        self.run(&self.soft, "discard", key, &[&seen.0]).await.map(drop)
+    async fn discard_from(&self, key: &Key, seen: &Print) -> Result<bool, Error> {
+        Ok(self.run(&self.soft, "discard", key, &[&seen.0]).await?.next_int()? == 1)
     }
 
     async fn take(&self, key: &Key, token: &Token, seen: &Print, ttl: Duration) -> Result<Lease, Error> {
@@ -251,6 +251,10 @@ impl RedisStore {
 }
 
 impl SharedStore for RedisStore {
+    fn patience(&self) -> Duration {
+        self.soft.timeout()
+    }
+
     fn look<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Look> {
         Box::pin(self.look_at(key, "look"))
     }
@@ -299,7 +303,7 @@ impl SharedStore for RedisStore {
         Box::pin(async move { self.run(&self.hard, "invalidate", key, &[]).await.map(drop) })
     }
 
-    fn discard<'a>(&'a self, key: &'a Key, seen: &'a Print) -> StoreFuture<'a, ()> {
+    fn discard<'a>(&'a self, key: &'a Key, seen: &'a Print) -> StoreFuture<'a, bool> {
         Box::pin(self.discard_from(key, seen))
     }
 

@@ -11,6 +11,8 @@ use crate::limits::{Charge, Degraded, LimitStore, Limits, Policy, Rule};
 
 /// Pauses when nobody says how long to wait: the store does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
+/// A turn is good for a quarter of the interval, but at least for this.
+const GOOD_FOR: Duration = Duration::from_millis(250);
 
 /// Gives turns. On a store that the fleet shares, no two workers of it get one closer together than the rule says.
 #[derive(Debug, Clone)]
@@ -36,18 +38,26 @@ impl Pace {
         Self { limits, charge, apart: Duration::ZERO }
     }
 
-    /// Waits for a turn. `last` is when this worker started its last request.
-    pub(super) async fn turn(&self, last: Option<Instant>) {
+    /// Whether a turn that came then is over: a request that started now could come too close before the next one's.
+    pub(super) fn is_over(&self, turn: Instant) -> bool {
+        turn.elapsed() > GOOD_FOR.max(self.apart / 4)
+    }
+
+    /// Waits for a turn, and says from when it is: the answer may have been on its way for a while. `last` is when this worker
+    /// started its last request.
+    pub(super) async fn turn(&self, last: Option<Instant>) -> Instant {
         if let Some(last) = last {
             sleep_until(last + self.apart).await;
         }
         loop {
+            let asked_at = Instant::now();
             let pause = match self.limits.check(std::slice::from_ref(&self.charge)).await {
                 // Whoever admits without having counted knows nothing of the other workers.
                 Ok(decision) if decision.degraded == Some(Degraded::Open) => PAUSE,
                 Ok(decision) if decision.allowed => {
                     let wait = decision.wait_until().map_or(Duration::ZERO, |until| until.since(decision.at));
-                    return sleep(wait).await;
+                    sleep(wait).await;
+                    return asked_at + wait;
                 }
                 Ok(decision) => decision.retry_after().unwrap_or(PAUSE),
                 Err(error) => {

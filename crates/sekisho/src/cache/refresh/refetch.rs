@@ -21,7 +21,7 @@ pub(super) enum Refetched {
     /// Somebody else fetches or writes it just now.
     Overtaken,
     Failed(Failure),
-    /// As many requests are out to the origin as there may be, and it was not asked.
+    /// As many requests are out to the origin as there may be, or the turn was over before it could be asked. It was not.
     Busy,
     /// The shared store does not answer, so that nobody would have had anything of it.
     Away,
@@ -41,15 +41,23 @@ impl<F: Form> Inner<F> {
         })
     }
 
-    /// Unless it is younger than `young`.
-    pub(super) async fn refetch(&self, key: &Key, young: Duration) -> Refetched {
+    /// Unless it is younger than `young`, or `is_late` says just before the origin would be asked that it is too late for that.
+    pub(super) async fn refetch(&self, key: &Key, young: Duration, is_late: impl Fn() -> bool) -> Refetched {
         match &self.shared {
-            Some(shared) => self.refetch_for_all(shared, key, young).await,
+            Some(shared) => self.refetch_for_all(shared, key, young, is_late).await,
             None => self.refetch_alone(key, young).await,
         }
     }
 
-    async fn refetch_for_all(&self, shared: &Shared, key: &Key, young: Duration) -> Refetched {
+    async fn refetch_for_all(
+        &self,
+        shared: &Shared,
+        key: &Key,
+        young: Duration,
+        is_late: impl Fn() -> bool,
+    ) -> Refetched {
+        // A turn is not kept waiting: what cannot go out now comes back for another one.
+        let Ok(permit) = self.permits.try_acquire() else { return Refetched::Busy };
         let token = Token::random();
         let borrow = shared.store.borrow(key, &token, self.terms.lease, young);
         let known = match shared.writes.ask(&self.clock, borrow).await {
@@ -60,7 +68,10 @@ impl<F: Form> Inner<F> {
             Some(Borrowed::Lead(known)) => known,
         };
         let ttl = self.terms.ages.keep_for;
-        let fetched = self.ask_leading(shared, key, &token, &known.validators).await;
+        let fetched = match is_late() {
+            true => Err(Unanswered::Busy),
+            false => self.ask_leading(shared, key, &token, &known.validators, Some(permit)).await,
+        };
         let (refetched, bytes) = match fetched {
             Ok(Reply::NotModified) if !known.validators.is_empty() => (Refetched::Unchanged, None),
             fetched => match fetched.and_then(|reply| self.read(reply)) {

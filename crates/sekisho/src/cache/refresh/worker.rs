@@ -16,6 +16,7 @@ use super::store::{Claim, Job, JobEnd, Queued, Reason, Wish};
 use crate::cache::engine::Cache;
 use crate::cache::form::Form;
 use crate::cache::key::Key;
+use crate::cache::origin::{Failure, Reached};
 use crate::cache::store::Token;
 use crate::error::{Error, Invalid};
 
@@ -187,26 +188,30 @@ impl<F: Form> Worker<F> {
         if !others.is_empty() {
             return Performed::Ended(self.hand_on(counts, job, others).await);
         }
-        let had = turns.unused.take().filter(|at| at.elapsed() < UNUSED);
-        if had.is_none() {
-            let turn = tokio::select! {
-                biased;
-                () = stop => return Performed::Stopped,
-                turn = keeping(counts, job, token, self.pace.turn(turns.last)) => turn,
-            };
-            if turn.is_none() {
-                return Performed::Lost;
-            }
+        if let Some(left) = self.cache.inner.wants_rest().and_then(|failure| failure.retry_after) {
+            return Performed::Ended(JobEnd::PutBack(left));
         }
-        let at = Instant::now();
+        let at = match turns.unused.take().filter(|at| at.elapsed() < UNUSED) {
+            Some(at) => at,
+            None => {
+                let turn = tokio::select! {
+                    biased;
+                    () = stop => return Performed::Stopped,
+                    turn = keeping(counts, job, token, self.pace.turn(turns.last)) => turn,
+                };
+                let Some(at) = turn else { return Performed::Lost };
+                at
+            }
+        };
         let young = young(&counts.refresh.terms, job.reason, job.waited);
-        let Some(refetched) = keeping(counts, job, token, self.cache.inner.refetch(&job.key, young)).await else {
+        let refetch = self.cache.inner.refetch(&job.key, young, || self.pace.is_over(at));
+        let Some(refetched) = keeping(counts, job, token, refetch).await else {
             turns.last = Some(at);
             return Performed::Lost;
         };
         // Nobody was asked, so that it is the next one's turn.
         match &refetched {
-            Refetched::Needless => turns.unused = had.or(Some(at)),
+            Refetched::Needless | Refetched::Busy => turns.unused = Some(at),
             _ => turns.last = Some(at),
         }
         counts.note_refresh(refetched.name());
@@ -218,7 +223,7 @@ impl<F: Form> Worker<F> {
             Refetched::Needless => JobEnd::Done,
             Refetched::Overtaken | Refetched::Busy | Refetched::Away => JobEnd::PutBack(SOON),
             Refetched::Failed(failure) => match retry_after(job.repeats, failure.retry_after, rand::random())
-                .filter(|_| job.repeats < counts.refresh.terms.retries)
+                .filter(|_| job.repeats < counts.refresh.terms.retries && !is_refusal(&failure))
             {
                 Some(after) => JobEnd::Retry(after),
                 None => {
@@ -229,6 +234,11 @@ impl<F: Form> Worker<F> {
         };
         Performed::Ended(end)
     }
+}
+
+/// Whether the origin would say the same again, however often it is asked.
+fn is_refusal(failure: &Failure) -> bool {
+    matches!(failure.reached, Reached::Answered(400 | 401 | 403))
 }
 
 /// When this worker may ask the origin.

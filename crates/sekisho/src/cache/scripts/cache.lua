@@ -196,10 +196,13 @@ end
 -- → how many of entry and lease there were
 function ops.invalidate(form, entry, lease) return { call('UNLINK', entry, lease) } end
 
--- print → 1 if that is what was there, and went. Of another type than the form's, it goes in any case.
+-- print → 1 if that is what was there, and went, with all that was known of it; only that the origin failed lately is still so.
+-- Of another type than the form's, it goes in any case.
 function ops.discard(form, entry, lease, a)
   if form.print(entry) ~= ARGV[a] then return { 0 } end
-  return { call('UNLINK', entry) }
+  call('UNLINK', entry)
+  if not string.match(call('GET', lease) or '', '^failed ') then call('UNLINK', lease) end
+  return { 1 }
 end
 
 local TYPES = { hash = 'hash', json = 'string' }

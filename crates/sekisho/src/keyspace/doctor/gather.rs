@@ -8,7 +8,7 @@ use crate::store::redis::{Redis, Server};
 use super::super::survey::{field, info};
 use super::super::walk::{Walk, read, shares};
 use super::super::{Budget, Category, unavailable};
-use super::{Facts, ServerFacts};
+use super::{Facts, Patient, ServerFacts};
 
 /// A session is read no further than this, and so many of them at a time.
 const LONGEST: usize = 64 << 10;
@@ -16,15 +16,15 @@ const AT_ONCE: usize = 64;
 /// Where the layout that older clients share has tokens.
 const TOKENS: [&str; 2] = ["access_token", "refresh_token"];
 
-pub(super) async fn facts(stores: &[Redis], budget: Budget) -> Result<Facts, Error> {
+pub(super) async fn facts(stores: &[Patient], budget: Budget) -> Result<Facts, Error> {
     let mut facts = Facts { is_complete: true, ..Facts::default() };
     let masters: Vec<_> =
-        stores.iter().flat_map(|redis| redis.masters().into_iter().map(move |at| (redis, at))).collect();
+        stores.iter().flat_map(|store| store.redis.masters().into_iter().map(move |at| (store, at))).collect();
     if masters.is_empty() {
         return Err(Error::Unavailable { reason: "no server of the cluster is known".into(), may_have_run: false });
     }
     let (until, keys) = shares(budget, masters.len());
-    for (redis, server) in &masters {
+    for (Patient { redis, must_keep }, server) in &masters {
         let asked = [cmd("DBSIZE"), info("memory"), info("stats"), info("replication"), info("server")];
         let mut answers = server.ask(&asked).await.map_err(unavailable)?;
         let mut told = || read::<String>(answers.pop(), "INFO");
@@ -33,6 +33,7 @@ pub(super) async fn facts(stores: &[Redis], budget: Budget) -> Result<Facts, Err
         facts.servers.push(ServerFacts {
             address: server.address(),
             version: version(&server_info),
+            must_keep: *must_keep,
             eviction: field(&memory, "maxmemory_policy").unwrap_or("an unknown maxmemory-policy").to_owned(),
             evicted: field(&stats, "evicted_keys").and_then(|count| count.parse().ok()).unwrap_or(0),
             is_replica: field(&replication, "role") == Some("slave"),

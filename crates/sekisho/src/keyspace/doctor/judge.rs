@@ -102,7 +102,8 @@ fn finding(check: Check, facts: &Facts) -> Option<Finding> {
             (facts.without_ttl.iter().sum(), format!("keys that never expire: {}", counts.join(", ")))
         }
         Check::Eviction => {
-            let evicting = facts.servers.iter().filter(|server| server.eviction != "noeviction");
+            let kept = facts.servers.iter().filter(|server| server.must_keep);
+            let evicting = kept.filter(|server| server.eviction != "noeviction");
             let told: Vec<_> = evicting
                 .map(|server| format!("{} has {} ({} evicted)", server.address, server.eviction, server.evicted))
                 .collect();
@@ -140,6 +141,7 @@ mod tests {
         ServerFacts {
             address: "a:1".into(),
             version: "redis 8.4.0".into(),
+            must_keep: true,
             eviction: eviction.into(),
             evicted: 3,
             is_replica: false,
@@ -150,6 +152,8 @@ mod tests {
     fn what_is_well_is_not_found() {
         let facts = Facts { servers: vec![server("noeviction")], sessions: 5, ..Facts::default() };
         assert_eq!(findings(&facts), []);
+        let cache = ServerFacts { must_keep: false, ..server("allkeys-lru") };
+        assert_eq!(findings(&Facts { servers: vec![cache], ..facts }), [], "what can be fetched again may go");
     }
 
     #[test]

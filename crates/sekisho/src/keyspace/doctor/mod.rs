@@ -21,6 +21,14 @@ pub struct Report {
     pub findings: Vec<Finding>,
 }
 
+/// What is looked at.
+#[derive(Debug, Clone)]
+pub struct Patient {
+    pub redis: Redis,
+    /// Whether it must throw nothing out. One that holds only what can be fetched again may.
+    pub must_keep: bool,
+}
+
 /// As they were seen.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
@@ -44,6 +52,8 @@ pub struct ServerFacts {
     pub address: String,
     /// `redis 7.4.6` or `valkey 8.1.4`; empty where it does not say.
     pub version: String,
+    /// Whether it must throw nothing out.
+    pub must_keep: bool,
     /// What Redis does when it is full: `noeviction` or another.
     pub eviction: String,
     /// Keys that were thrown out since it started.
@@ -52,7 +62,7 @@ pub struct ServerFacts {
 }
 
 /// Looks at every master of `stores`, within `budget`.
-pub async fn examine(stores: &[Redis], budget: Budget) -> Result<Report, Error> {
+pub async fn examine(stores: &[Patient], budget: Budget) -> Result<Report, Error> {
     let facts = gather::facts(stores, budget).await?;
     Ok(Report { findings: judge::findings(&facts), facts })
 }

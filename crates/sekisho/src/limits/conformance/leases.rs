@@ -32,7 +32,7 @@ fn slow(harness: &Harness, on_expiry: OnLeaseExpiry) -> Policy {
 }
 
 fn ended(ending: Ending, charged: u64) -> Ended {
-    Ended { ending, charged: vec![("requests".into(), charged)] }
+    Ended { ending, charged: vec![("requests".into(), charged)], degraded: None }
 }
 
 pub(super) async fn a_lease_that_runs_out_settles(harness: &Harness) {

@@ -95,7 +95,7 @@ async fn holds_what_is_reserved(harness: &Harness, specimen: Specimen) {
 async fn settles_as_reserved_less_and_more(harness: &Harness, specimen: Specimen) {
     let capacity = specimen.capacity();
     let desk = Desk::with_rule(harness, specimen.rule);
-    let settled = |n: u64| Ended { ending: Ending::Settled, charged: vec![("requests".into(), n)] };
+    let settled = |n: u64| Ended { ending: Ending::Settled, charged: vec![("requests".into(), n)], degraded: None };
     let mut used = 0;
     for (reserved, actual) in [(1, 1), (2, 1), (1, 2), (1, 0)] {
         let id = desk.reserve(reserved).await;
@@ -125,7 +125,7 @@ async fn releases_only_its_own(harness: &Harness, specimen: Specimen) {
     desk.check(1).await;
     let first = desk.reserve(1).await;
     let second = desk.reserve(2).await;
-    let released = Ended { ending: Ending::Released, charged: vec![("requests".into(), 0)] };
+    let released = Ended { ending: Ending::Released, charged: vec![("requests".into(), 0)], degraded: None };
     assert_eq!(desk.release(&second).await, released);
     assert_eq!(desk.figures().await, [(1, 1, capacity - 2)]);
     assert_eq!(desk.release(&second).await, released, "a second release");

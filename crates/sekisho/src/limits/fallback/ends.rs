@@ -81,7 +81,7 @@ impl Inner {
         }
         self.hand_over(end.targets.iter()).await?;
         match self.note(self.store.end(end).await) {
-            Ok(EndOutcome { ending: Ending::Expired, charged }) => self.charge(end, &charged).await,
+            Ok(EndOutcome { ending: Ending::Expired, charged, .. }) => self.charge(end, &charged).await,
             // Forgotten there since, or lost with the rest.
             Err(Error::UnknownReservation) if untold.tries >= LAST_TRY => self.charge(end, &[]).await,
             answer => answer.map(drop),

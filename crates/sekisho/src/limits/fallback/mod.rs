@@ -322,7 +322,7 @@ impl Inner {
             // What it cost is in our books; what the store may hold of it is given back there.
             self.later(End { how: EndHow::Release, ..end.clone() }, LAST_TRY);
         }
-        Some(answer)
+        Some(answer.map(|outcome| EndOutcome { degraded: Some(Degraded::Memory), ..outcome }))
     }
 
     async fn operate(&self, target: &Target, operation: &Operation) -> Result<Taken, Error> {
@@ -386,7 +386,7 @@ fn as_asked(end: &End) -> EndOutcome {
         EndHow::Release => Ending::Released,
         EndHow::Settle(_) => Ending::Settled,
     };
-    EndOutcome { ending, charged: SmallVec::new() }
+    EndOutcome { ending, degraded: Some(Degraded::Memory), charged: SmallVec::new() }
 }
 
 #[cfg(not(feature = "redis"))]

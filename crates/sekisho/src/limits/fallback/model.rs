@@ -1,8 +1,10 @@
 //! The protocol on a virtual clock and a made-up network: instances lose the store, answers are lost on the way, reservations
 //! end elsewhere than they began, and in the end the books must agree. Schedules are drawn from a seed; a failure names it.
+//! `schedule` compares the books in the end, `bound` what was admitted with what may be.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
 
+mod bound;
 mod schedule;
 
 use std::sync::Arc;
@@ -106,20 +108,35 @@ impl World {
         let server = Arc::new(Server { store, life: AtomicU64::new(1) });
         let mut world = Self { clock, server, links: Vec::new(), fallbacks: Vec::new(), limits: Vec::new() };
         for rank in 0..instances {
-            let link = Arc::new(Link {
-                server: world.server.clone(),
-                is_cut: AtomicBool::new(false),
-                is_settling: AtomicBool::new(false),
-                loses_answer: AtomicBool::new(false),
-            });
-            let share = Arc::new(Share::new(rank, instances));
-            let clock = Arc::new(world.clock.clone());
-            let fallback = Fallback::new(link.clone(), OnFailure::Memory, clock, share);
-            world.limits.push(Limits::new(vec![policy.clone()], Arc::new(fallback.clone())).unwrap());
+            let (link, fallback, limits) = world.instance(rank, instances, policy);
+            world.limits.push(limits);
             world.fallbacks.push(fallback);
             world.links.push(link);
         }
         world
+    }
+
+    fn instance(&self, rank: u64, instances: u64, policy: &Policy) -> (Arc<Link>, Fallback, Limits) {
+        let link = Arc::new(Link {
+            server: self.server.clone(),
+            is_cut: AtomicBool::new(false),
+            is_settling: AtomicBool::new(false),
+            loses_answer: AtomicBool::new(false),
+        });
+        let (share, clock) = (Arc::new(Share::new(rank, instances)), Arc::new(self.clock.clone()));
+        let fallback = Fallback::new(link.clone(), OnFailure::Memory, clock, share);
+        let limits = Limits::new(vec![policy.clone()], Arc::new(fallback.clone())).unwrap();
+        (link, fallback, limits)
+    }
+
+    /// Kills an instance with all that it knows. The one in its place reaches the store as far as it did.
+    fn replace(&mut self, instance: usize, instances: u64, policy: &Policy) {
+        let (link, fallback, limits) = self.instance(instance as u64, instances, policy);
+        let old = std::mem::replace(&mut self.links[instance], link);
+        let (is_cut, is_settling) = (old.is_cut.load(Ordering::Relaxed), old.is_settling.load(Ordering::Relaxed));
+        self.cut(instance, is_cut);
+        self.settle(instance, is_settling);
+        (self.fallbacks[instance], self.limits[instance]) = (fallback, limits);
     }
 
     fn cut(&self, instance: usize, is_cut: bool) {

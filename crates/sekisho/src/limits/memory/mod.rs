@@ -3,6 +3,7 @@
 mod adopt;
 mod denied;
 mod ended;
+mod in_place;
 #[cfg(feature = "durable")]
 mod kept;
 mod limiter;
@@ -97,7 +98,9 @@ impl MemoryStore {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let most = (64 * cores).max(capacity.subjects / 32_768);
         let shards = (capacity.subjects / 512).clamp(1, most).next_power_of_two();
-        let bound = Bound { subjects: (capacity.subjects / shards).max(1), bytes: capacity.bytes / shards };
+        // No bound stays none: a share of it would be looked at in vain, at every change.
+        let bytes = if capacity.bytes == usize::MAX { usize::MAX } else { capacity.bytes / shards };
+        let bound = Bound { subjects: (capacity.subjects / shards).max(1), bytes };
         let inner = Inner {
             shards: (0..shards).map(|_| Padded::default()).collect(),
             fingerprinter: Fingerprinter::from_seed(seed),
@@ -165,6 +168,9 @@ impl MemoryStore {
     }
 
     pub(super) fn take_now(&self, take: &Take, mut marks: Option<&mut Marks>) -> Result<Taken, Error> {
+        if let Some(answer) = self.hold_in_place(take) {
+            return answer;
+        }
         let prints: SmallVec<[Fingerprint; 4]> = take.demands.iter().map(|d| self.fingerprint(&d.target)).collect();
         let mut locked = self.lock(&prints);
         let now = self.now();
@@ -252,6 +258,9 @@ impl MemoryStore {
 
     /// With whether any rule was charged more than was held.
     pub(super) fn end_now(&self, end: &End) -> Result<(EndOutcome, bool), Error> {
+        if let Some(answer) = self.end_in_place(end) {
+            return Ok(answer);
+        }
         let prints: SmallVec<[Fingerprint; 4]> = end.targets.iter().map(|t| self.fingerprint(t)).collect();
         let mut locked = self.lock(&prints);
         let now = self.now();
@@ -267,7 +276,7 @@ impl MemoryStore {
             charged.push(ended.map_or_else(Amounts::new, |ended| ended.amounts));
         }
         let ending = ending.ok_or(Error::UnknownReservation)?;
-        Ok((EndOutcome { ending, charged }, is_more))
+        Ok((EndOutcome { ending, degraded: None, charged }, is_more))
     }
 
     fn end_one(
@@ -281,21 +290,31 @@ impl MemoryStore {
     ) -> Result<(Option<Ended>, bool), Error> {
         let (policy, bound) = (&target.policy, self.inner.bound);
         let mut record = shard.load(print, policy, now, &self.inner.names);
-        let actual = |rule: usize, reserved: u64| match &end.how {
-            EndHow::Release => 0,
-            EndHow::Settle(amounts) => amounts[i][rule].unwrap_or(reserved),
-        };
-        let done = record.end(policy, now, end.tag, actual);
+        let done = record.end(policy, now, end.tag, |rule, reserved| end.how.actual(i, rule, reserved));
         shard.store(print, policy, record, now, bound)?;
         // It ended before, or bringing the record to now has ended it.
-        let Some((hold, amounts)) = done else { return Ok((shard.ended(print, end.tag, now), false)) };
+        let Some(done) = done else { return Ok((shard.ended(print, end.tag, now), false)) };
+        let (ended, is_more) = self.ended(shard, print, policy, end, done, now);
+        Ok((Some(ended), is_more))
+    }
+
+    /// How it ended, remembered if others may ask.
+    fn ended(
+        &self,
+        shard: &mut Shard,
+        print: Fingerprint,
+        policy: &Policy,
+        end: &End,
+        (hold, amounts): (super::record::Hold, Amounts),
+        now: u64,
+    ) -> (Ended, bool) {
         let is_more = hold.rules.iter().zip(&amounts).any(|(held, actual)| *actual > held.amount);
         let ending = if matches!(end.how, EndHow::Release) { Ending::Released } else { Ending::Settled };
         let ended = Ended { ending, expires: hold.expires, forget_at: now + policy.memory_of_ends(), amounts };
         if end.is_shared {
-            shard.remember(print, end.tag, ended.clone(), now, bound);
+            shard.remember(print, end.tag, ended.clone(), now, self.inner.bound);
         }
-        Ok((Some(ended), is_more))
+        (ended, is_more)
     }
 
     fn operate_now(&self, target: &Target, operation: &Operation) -> Result<Taken, Error> {

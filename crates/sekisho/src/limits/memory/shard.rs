@@ -5,6 +5,10 @@
 //! record, and the word is its place. A record of more than two rules would take several hundred bytes, so it is packed while
 //! nothing is held.
 
+mod open;
+
+use std::collections::VecDeque;
+
 use slab::Slab;
 
 use super::super::algorithms::{State, bucket};
@@ -27,7 +31,12 @@ pub(super) struct Shard {
     pub(super) table: Table<Word>,
     pub(super) records: Records,
     ended: EndedReservations,
+    /// Records that hold nothing but changed lately, and are not packed yet: the next change comes soon, or not for long.
+    resting: VecDeque<Fingerprint>,
 }
+
+#[cfg(test)]
+pub(super) use open::RESTING;
 
 /// A record of so many rules has its states in itself, and is as quick to change as it is small.
 const IN_PLACE: usize = 2;
@@ -37,6 +46,13 @@ const IN_PLACE: usize = 2;
 pub(super) struct Bound {
     pub(super) subjects: usize,
     pub(super) bytes: usize,
+}
+
+impl Bound {
+    /// Nobody counts bytes, so that some records may lie open.
+    pub(super) const fn is_roomy(&self) -> bool {
+        self.bytes == usize::MAX
+    }
 }
 
 /// The time at which a lone bucket is empty, or the place of a record.
@@ -85,6 +101,7 @@ pub(super) struct Kept {
     pub(super) record: Record,
     quiet_at: u64,
     heap_bytes: usize,
+    is_resting: bool,
 }
 
 /// Without bytes while it is taken out.
@@ -154,7 +171,7 @@ impl Records {
     fn keep(&mut self, record: Record, quiet_at: u64) -> Word {
         let heap_bytes = record.heap_bytes();
         self.heap_bytes += heap_bytes;
-        Word::record(self.slab.insert(Kept { record, quiet_at, heap_bytes }))
+        Word::record(self.slab.insert(Kept { record, quiet_at, heap_bytes, is_resting: false }))
     }
 
     fn keep_packed(&mut self, bytes: Box<[u8]>, quiet_at: u64) -> Word {
@@ -227,56 +244,10 @@ impl Shard {
         self.table.bytes() + self.records.bytes() + self.ended.bytes()
     }
 
-    /// Changes a record where it lies, if it has a place and keeps it; otherwise hands `change` back. It says whether it
-    /// counted anything: a denial leaves the rest as it was.
-    #[inline]
-    pub(super) fn change_in_place<T, F: FnOnce(&Policy, &mut Record, u64) -> (T, bool)>(
-        &mut self,
-        print: Fingerprint,
-        policy: &Policy,
-        now: u64,
-        bound: Bound,
-        change: F,
-    ) -> Result<T, F> {
-        let place = self.place_of_record(print);
-        // A lone bucket goes back to being a word when its last hold ends, and a lease that ran out must be remembered.
-        let stays = |kept: &Kept| {
-            lone_bucket(policy).is_none()
-                && kept.record.holds.front().is_none_or(|hold| hold.expires > now)
-                && kept.record.shape == policy.shape()
-        };
-        let Some(kept) = place.and_then(|place| self.records.slab.get_mut(place)).filter(|kept| stays(kept)) else {
-            return Err(change);
-        };
-        kept.record.advance(policy, now, |_, _| {});
-        let (answer, has_counted) = change(policy, &mut kept.record, now);
-        if !has_counted {
-            return Ok(answer);
-        }
-        kept.quiet_at = kept.record.quiet_at(policy);
-        let idle_at = kept.idle_at();
-        // Only a bound on bytes looks at them.
-        if bound.bytes != usize::MAX {
-            let heap_bytes = kept.record.heap_bytes();
-            self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
-            kept.heap_bytes = heap_bytes;
-        }
-        self.table.idles_earlier(idle_at);
-        Ok(answer)
-    }
-
-    /// Of a record that lies open. One that is packed is opened, and stays so until somebody stores it again: whoever changes
-    /// records in their places comes often.
-    #[inline]
-    fn place_of_record(&mut self, print: Fingerprint) -> Option<usize> {
-        let word = self.table.find_mut(print)?;
-        if word.as_packed().is_some() {
-            let quiet_at = Shed::idle_at(&self.records, word);
-            let record = self.records.take_out(*word)?;
-            self.records.shed(*word);
-            *word = self.records.keep(record, quiet_at);
-        }
-        word.as_record()
+    /// How many records lie open, and how many are packed.
+    #[cfg(test)]
+    pub(super) fn open_and_packed(&self) -> (usize, usize) {
+        (self.records.slab.len(), self.records.packed.len())
     }
 
     /// Takes out what is known, brought to `now`; leases that ran out are remembered as ended. Whoever loads a record stores
@@ -323,7 +294,7 @@ impl Shard {
                     if let Some(kept) = self.records.slab.get_mut(place) {
                         let heap_bytes = record.heap_bytes();
                         self.records.heap_bytes = self.records.heap_bytes - kept.heap_bytes + heap_bytes;
-                        *kept = Kept { record, quiet_at, heap_bytes };
+                        *kept = Kept { record, quiet_at, heap_bytes, is_resting: kept.is_resting };
                         let idle_at = kept.idle_at();
                         self.table.idles_earlier(idle_at);
                         return Ok(());

@@ -63,9 +63,13 @@ impl RedisStore {
     ) -> Result<(Self, Result<(), Error>), Error> {
         let options = Options { timeout, ..Options::default() };
         let (redis, first) = Redis::start(url, options).await.map_err(unavailable)?;
+        Ok((Self::on(&redis, clock), first.map_err(unavailable)))
+    }
+
+    /// On connections that are there already, with their time-out.
+    pub fn on(redis: &Redis, clock: Option<Arc<dyn Clock>>) -> Self {
         let clock = clock.unwrap_or_else(|| Arc::new(WallClock::new()));
-        let store = Self { redis, script: Arc::new(Script::new(SCRIPT)), clock, ahead: Arc::default() };
-        Ok((store, first.map_err(unavailable)))
+        Self { redis: redis.clone(), script: Arc::new(Script::new(SCRIPT)), clock, ahead: Arc::default() }
     }
 
     pub fn is_cluster(&self) -> bool {
@@ -204,10 +208,9 @@ impl RedisStore {
         let Some((script, job)) = job else { return Ok(None) };
         let value = self.redis.run_until(until, script, job).await.map_err(unavailable)?;
         match decode::reply(&value, &[target.policy.rules().len()])? {
-            Reply::Ended(ended) => Ok(ended
-                .into_iter()
-                .next()
-                .and_then(|(ending, charged)| ending.map(|ending| EndOutcome { ending, charged: smallvec![charged] }))),
+            Reply::Ended(ended) => Ok(ended.into_iter().next().and_then(|(ending, charged)| {
+                ending.map(|ending| EndOutcome { ending, degraded: None, charged: smallvec![charged] })
+            })),
             Reply::AskGeneral => Ok(None),
             other => Err(unexpected(&other)),
         }
@@ -229,7 +232,7 @@ impl RedisStore {
         let charged = ended.into_iter().flatten();
         // A shadow charge that would have been denied was never held: it has nothing to end.
         let charged = charged.map(|(ending, amounts)| if ending.is_some() { amounts } else { Default::default() });
-        Ok(EndOutcome { ending, charged: charged.collect() })
+        Ok(EndOutcome { ending, degraded: None, charged: charged.collect() })
     }
 }
 

@@ -81,12 +81,13 @@ async fn await_turn(
     admitted: Admitted,
     patience: &mut Patience,
 ) -> Result<Result<Ticket, Denied>, Error> {
-    let Admitted { permit, wait_until, at, requests_remaining, pages_remaining, .. } = admitted;
+    let Admitted { permit, wait_until, at, requests_remaining, pages_remaining, is_degraded, .. } = admitted;
     let ticket = Ticket { outbound: outbound.clone(), permit: Some(permit), is_sent: false, at, since: Instant::now() };
     let wait = wait_until.map_or(Duration::ZERO, |until| until.since(at));
     if wait > patience.left {
         ticket.settle(Outcome::NotSent).await;
-        let denied = Denied { reason: Reason::Busy, retry_at: wait_until, requests_remaining, pages_remaining, at };
+        let (reason, retry_at) = (Reason::Busy, wait_until);
+        let denied = Denied { reason, retry_at, requests_remaining, pages_remaining, at, is_degraded };
         patience.left = Duration::ZERO;
         return Ok(Err(denied));
     }

@@ -76,6 +76,7 @@ pub async fn run(world: &dyn World) {
         writers::a_replaced_session_keeps_its_expiry,
         writers::c03_a56_rotation_gives_a_new_id_and_kills_the_old,
         writers::c08_a_rotation_begins_no_new_life,
+        writers::c04_a_change_of_privilege_takes_a_new_id,
         writers::c04_of_two_that_rotate_one_succeeds,
         ends::c10_what_has_ended_is_not_brought_back,
         ends::c10_an_id_that_ended_before_it_was_known_is_dead,

@@ -90,6 +90,32 @@ pub(super) async fn c08_a_rotation_begins_no_new_life(desk: &Desk<'_>) {
     }
 }
 
+pub(super) async fn c04_a_change_of_privilege_takes_a_new_id(desk: &Desk<'_>) {
+    let with = |role: &str, note: &str| {
+        let created = write_time(START);
+        Document::new(format!(r#"{{"created_at":"{created}","role":"{role}","note":"{note}"}}"#)).unwrap()
+    };
+    let (user, admin) = (with("user", ""), with("admin", ""));
+    let found = async |id: &SessionId| {
+        let session = desk.sessions.get(id).await.unwrap().unwrap();
+        let value: serde_json::Value = serde_json::from_str(session.document.as_str()).unwrap();
+        (value["role"].clone(), value["note"].clone())
+    };
+    desk.put("s", &user).await;
+    let put = desk.sessions.update(&desk.id("s"), |_| Ok(admin.clone())).await.unwrap();
+    assert!(matches!(put, Put::Stored(_)), "{put:?}");
+    let new = desk.sessions.rotate(&desk.id("s")).await.unwrap().unwrap();
+    assert!(!desk.is_alive("s").await, "whoever knew the id before knows nothing now");
+    assert_eq!(found(&new.id).await, ("admin".into(), "".into()));
+    // A request that began before goes on with what it knew, and gets nowhere.
+    let late = with("admin", "late");
+    assert!(matches!(desk.put("s", &late).await, Put::Ended { .. }), "the old id is dead for good");
+    assert!(!matches!(desk.sessions.replace(&desk.id("s"), &admin, &late).await.unwrap(), Put::Stored(_)));
+    assert_eq!(desk.sessions.touch(&desk.id("s"), None).await.unwrap(), None);
+    assert_eq!(found(&new.id).await, ("admin".into(), "".into()), "the new one is as it was");
+    assert_eq!(desk.known().await, [new.id.sid.as_str()]);
+}
+
 pub(super) async fn c04_of_two_that_rotate_one_succeeds(desk: &Desk<'_>) {
     desk.login("s").await;
     let id = desk.id("s");

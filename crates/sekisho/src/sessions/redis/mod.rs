@@ -34,7 +34,7 @@ use super::id::{SessionId, Sid, UserId};
 use super::judge::{Facts, Verdict, judge};
 use super::store::{Save, Saved, Session, SessionStore, StoreFuture, Terms};
 use crate::clock::{Clock, Timestamp};
-use crate::error::Error;
+use crate::error::{Error, print};
 use crate::store::redis::{Options, Redis, Script};
 use calls::{Keys, over};
 use copies::Copies;
@@ -219,13 +219,30 @@ impl RedisStore {
     }
 }
 
+/// What is broken, by the session it was looked for under. Whoever knows the id is the user, so that it is hashed here already.
+fn named(error: Error, id: &SessionId) -> Error {
+    match error {
+        Error::Corrupt { reason, .. } => {
+            Error::Corrupt { key: format!("session:{{{}}}:#{}", id.user.as_str(), print(id.sid.as_str())), reason }
+        }
+        error => error,
+    }
+}
+
+fn of_user(error: Error, user: &UserId) -> Error {
+    match error {
+        Error::Corrupt { reason, .. } => Error::Corrupt { key: format!("sidx:{{{}}}", user.as_str()), reason },
+        error => error,
+    }
+}
+
 impl SessionStore for RedisStore {
     fn get<'a>(&'a self, id: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Option<Session>> {
-        Box::pin(self.look(id, terms))
+        Box::pin(async move { self.look(id, terms).await.map_err(|error| named(error, id)) })
     }
 
     fn save<'a>(&'a self, save: &'a Save<'a>, terms: &'a Terms) -> StoreFuture<'a, Saved> {
-        Box::pin(async move {
+        let saving = async move {
             if self.is_cluster() {
                 return Box::pin(self.save_on_cluster(save, terms)).await;
             }
@@ -233,19 +250,23 @@ impl SessionStore for RedisStore {
                 Some(saved) => Ok(saved),
                 None => Box::pin(self.save_with(save, over(save), terms, Keys::all(save.id), None)).await,
             }
-        })
+        };
+        Box::pin(async move { saving.await.map_err(|error| named(error, save.id)) })
     }
 
     fn touch<'a>(&'a self, id: &'a SessionId, ttl: Duration, terms: &'a Terms) -> StoreFuture<'a, Option<Session>> {
-        Box::pin(self.extend(id, ttl, terms))
+        Box::pin(async move { self.extend(id, ttl, terms).await.map_err(|error| named(error, id)) })
     }
 
     fn end<'a>(&'a self, id: &'a SessionId, only_if: Option<&'a Document>, terms: &'a Terms) -> StoreFuture<'a, bool> {
-        Box::pin(self.finish(id, only_if.map(Document::as_str), only_if.is_some(), terms))
+        Box::pin(async move {
+            let ended = self.finish(id, only_if.map(Document::as_str), only_if.is_some(), terms).await;
+            ended.map_err(|error| named(error, id))
+        })
     }
 
     fn list<'a>(&'a self, user: &'a UserId, terms: &'a Terms) -> StoreFuture<'a, Vec<Session>> {
-        Box::pin(self.look_at_all(user, terms))
+        Box::pin(async move { self.look_at_all(user, terms).await.map_err(|error| of_user(error, user)) })
     }
 
     fn end_before<'a>(
@@ -258,11 +279,14 @@ impl SessionStore for RedisStore {
     }
 
     fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp> {
-        Box::pin(self.mark(Some(&keep.user), Some(&keep.sid), None, terms))
+        Box::pin(async move {
+            let marked = self.mark(Some(&keep.user), Some(&keep.sid), None, terms).await;
+            marked.map_err(|error| of_user(error, &keep.user))
+        })
     }
 
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {
-        Box::pin(self.rename(old, new))
+        Box::pin(async move { self.rename(old, new).await.map_err(|error| named(error, old)) })
     }
 
     fn may_evict(&self) -> StoreFuture<'_, bool> {

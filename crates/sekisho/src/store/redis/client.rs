@@ -19,7 +19,7 @@ use super::{
     server::Server,
     slots::key_slot,
     tracking::{Follow, Followed, Tracking},
-    url::{self, Target},
+    url::{self, Credentials, Target},
     witness::Witness,
 };
 
@@ -139,6 +139,18 @@ impl Redis {
             Node::start(node.address.clone(), &target.login, options, runtime.clone(), None, Some(witness)).ok()?;
         let (runtime, target) = (runtime.clone(), target.clone());
         Some(Self { inner: Arc::new(Inner { options, runtime, servers: Servers::One(node), target }) })
+    }
+
+    /// As whom a changed URL says to log in. `None` where it leads elsewhere: that needs another client.
+    pub fn credentials(&self, url: &str) -> Result<Option<Credentials>, Error> {
+        let target = url::parse(url)?;
+        Ok(self.inner.target.is_same_place(&target).then(|| target.login.credentials()))
+    }
+
+    /// Logs in with these from now on, wherever a connection is made: here, on all clones, and on what follows changes.
+    /// Connections that are there stay: a server that takes a password back does not close them either.
+    pub fn log_in_as(&self, credentials: Credentials) {
+        self.inner.target.login.change(credentials);
     }
 
     /// The deadline of a call.

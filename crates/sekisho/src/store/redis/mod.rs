@@ -14,6 +14,8 @@ mod client;
 mod cluster;
 mod coalesce;
 mod error;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod node;
 mod probe;
 mod roster;
@@ -31,4 +33,5 @@ pub use roster::Roster;
 pub use script::{Job, Script};
 pub use server::Server;
 pub use slots::key_slot;
+pub use url::Credentials;
 pub(crate) use witness::Witness;

@@ -60,7 +60,7 @@ pub(super) struct Node {
     pub(super) options: Options,
     pub(super) runtime: Handle,
     pub(super) queue: Queue,
-    client: Client,
+    login: Login,
     live: ArcSwapOption<Live>,
     link: watch::Sender<Link>,
     epochs: AtomicU64,
@@ -142,13 +142,14 @@ impl Node {
         on_loss: Option<Arc<Notify>>,
         witness: Option<Arc<dyn Witness>>,
     ) -> Result<Arc<Self>, Error> {
-        let client = Client::open(login.at(&address)?).map_err(|error| Error::invalid_url(error.to_string()))?;
+        // Whether it can be used is known now; with which password it connects, only then.
+        client(login, &address)?;
         let node = Arc::new(Self {
             address,
             options,
             runtime,
             queue: Queue::default(),
-            client,
+            login: login.clone(),
             live: ArcSwapOption::empty(),
             link: watch::Sender::new(Link::Connecting),
             epochs: AtomicU64::new(0),
@@ -303,7 +304,8 @@ impl Node {
             // Every call has its own deadline, and one timer is enough.
             .set_response_timeout(None)
             .set_push_sender(watch(Arc::downgrade(self), epoch, broken.clone()));
-        let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+        let client = client(&self.login, &self.address).map_err(|error| std::io::Error::other(error.to_string()))?;
+        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         if let Some(witness) = &self.witness {
             let begin = witness::begin();
             let begun = timeout(self.options.connect_timeout, begin.query_async::<()>(&mut connection));
@@ -338,6 +340,10 @@ impl Node {
         }
         Ok(())
     }
+}
+
+fn client(login: &Login, address: &Address) -> Result<Client, Error> {
+    Client::open(login.at(address)?).map_err(|error| Error::invalid_url(error.to_string()))
 }
 
 /// All slots, and more.
@@ -378,7 +384,7 @@ fn pause_after(failures: u32) -> Duration {
 
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the client: it holds the password.
+        // Not the login: it holds the password.
         f.debug_struct("Node")
             .field("address", &self.address.to_string())
             .field("link", &*self.link.borrow())

@@ -2,7 +2,9 @@
 //! error must not repeat the URL: it may carry a password.
 
 use std::fmt;
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use redis::{
     ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo, io::tcp::TcpSettings,
 };
@@ -41,16 +43,46 @@ pub(super) struct Target {
     pub(super) login: Login,
 }
 
+impl Target {
+    /// Whether another URL leads to the same servers, perhaps as somebody else.
+    pub(super) fn is_same_place(&self, other: &Self) -> bool {
+        let place = |target: &Self| (target.cluster, target.login.tls, target.login.db);
+        place(self) == place(other) && self.addresses == other.addresses
+    }
+}
+
 /// How to speak to a server once its address is known.
 #[derive(Clone)]
 pub(super) struct Login {
     pub(super) tls: bool,
+    db: i64,
+    /// All clones have the same, so that whoever connects next does so with what was given last.
+    credentials: Arc<ArcSwap<Credentials>>,
+}
+
+/// As whom to log in. Nothing shows it.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Credentials {
     user: Option<String>,
     password: Option<String>,
-    db: i64,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(credentials)")
+    }
 }
 
 impl Login {
+    pub(super) fn credentials(&self) -> Credentials {
+        Credentials::clone(&self.credentials.load())
+    }
+
+    /// For all connections that are made from now on.
+    pub(super) fn change(&self, credentials: Credentials) {
+        self.credentials.store(Arc::new(credentials));
+    }
+
     pub(super) fn at(&self, address: &Address) -> Result<ConnectionInfo, Error> {
         let (host, port) = (address.host.clone(), address.port);
         let address = if self.tls {
@@ -60,10 +92,11 @@ impl Login {
         };
         // RESP3, because only then redis-rs tells of a lost connection before the next call runs into it.
         let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(self.db);
-        if let Some(user) = &self.user {
+        let credentials = self.credentials.load();
+        if let Some(user) = &credentials.user {
             settings = settings.set_username(user);
         }
-        if let Some(password) = &self.password {
+        if let Some(password) = &credentials.password {
             settings = settings.set_password(password);
         }
         let info = address.into_connection_info().map_err(|error| Error::invalid_url(error.to_string()))?;
@@ -124,8 +157,9 @@ pub(super) fn parse(url: &str) -> Result<Target, Error> {
     if cluster && db != 0 {
         return Err(Error::invalid_url("a Redis Cluster has only database 0"));
     }
-    let (user, password) = credentials.map_or(Ok((None, None)), parse_credentials)?;
-    Ok(Target { cluster, addresses, login: Login { tls, user, password, db } })
+    let credentials = credentials.map_or_else(|| Ok(Credentials::default()), parse_credentials)?;
+    let credentials = Arc::new(ArcSwap::from_pointee(credentials));
+    Ok(Target { cluster, addresses, login: Login { tls, db, credentials } })
 }
 
 fn parse_address(text: &str) -> Result<Address, Error> {
@@ -159,8 +193,6 @@ fn parse_address(text: &str) -> Result<Address, Error> {
     Ok(Address { host: host.to_owned(), port })
 }
 
-type Credentials = (Option<String>, Option<String>);
-
 fn parse_credentials(text: &str) -> Result<Credentials, Error> {
     let (user, password) = text.split_once(':').map_or((text, None), |(user, password)| (user, Some(password)));
     let user = Some(decode(user)?).filter(|user| !user.is_empty());
@@ -168,7 +200,7 @@ fn parse_credentials(text: &str) -> Result<Credentials, Error> {
     if user.is_some() && password.is_none() {
         return Err(Error::invalid_url("it has a user and no password; write user:password@ or :password@"));
     }
-    Ok((user, password))
+    Ok(Credentials { user, password })
 }
 
 fn decode(text: &str) -> Result<String, Error> {
@@ -206,14 +238,30 @@ mod tests {
         let target = parse("rediss://alice:p%40ss%2F@[::1]:7000/3").unwrap();
         assert!(target.login.tls);
         assert_eq!(target.addresses, [address("::1", 7000)]);
-        assert_eq!(target.login.user.as_deref(), Some("alice"));
-        assert_eq!(target.login.password.as_deref(), Some("p@ss/"));
+        let credentials = target.login.credentials();
+        assert_eq!((credentials.user.as_deref(), credentials.password.as_deref()), (Some("alice"), Some("p@ss/")));
         assert_eq!(target.login.db, 3);
 
         let target = parse("redis+cluster://:secret@a:1,b,c:3/").unwrap();
         assert!(target.cluster);
         assert_eq!(target.addresses, [address("a", 1), address("b", 6379), address("c", 3)]);
-        assert_eq!((target.login.user, target.login.password.as_deref()), (None, Some("secret")));
+        let credentials = target.login.credentials();
+        assert_eq!((credentials.user, credentials.password.as_deref()), (None, Some("secret")));
+    }
+
+    #[test]
+    fn another_password_leads_to_the_same_place_and_reaches_all_who_connect() {
+        let target = parse("redis://a:1/2").unwrap();
+        for other in ["redis://:new@a:1/2", "redis://user:new@a:1/2", "redis://a:1/2"] {
+            assert!(target.is_same_place(&parse(other).unwrap()), "{other}");
+        }
+        for other in ["rediss://a:1/2", "redis://a:1/3", "redis://a:2/2", "redis://b:1/2", "redis+cluster://a:1"] {
+            assert!(!target.is_same_place(&parse(other).unwrap()), "{other}");
+        }
+        let clone = target.clone();
+        target.login.change(parse("redis://:new@a:1/2").unwrap().login.credentials());
+        let info = clone.login.at(&clone.addresses[0]).unwrap();
+        assert_eq!(info.redis_settings().password(), Some("new"));
     }
 
     #[test]

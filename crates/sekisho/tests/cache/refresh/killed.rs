@@ -118,7 +118,7 @@ fn listen(child: &mut Child, asked: &mut HashMap<String, usize>) {
 }
 
 #[test]
-fn a_hundred_jobs_whose_workers_are_killed_are_not_lost_and_nothing_comes_back() {
+fn f54_a_hundred_jobs_whose_workers_are_killed_are_not_lost_and_nothing_comes_back() {
     let server = RedisServer::start();
     for name in names() {
         leave(&server, &name, "old", 200);

@@ -1,7 +1,9 @@
 //! Smart refresh. What a store of scores and jobs promises is asked of all of them: in memory, on Redis, on a Cluster.
 
+mod fleet;
 mod killed;
 mod lazy;
+mod outage;
 mod queue;
 mod ranks;
 mod worker;
@@ -90,7 +92,16 @@ pub(crate) async fn refreshing(url: &str, terms: Terms, origin: &Arc<TestOrigin>
 }
 
 pub(crate) async fn refreshing_from(url: &str, terms: Terms, origin: Arc<dyn Origin>) -> (Cache<Raw>, Pace) {
-    let timeout = Duration::from_secs(10);
+    refreshing_within(url, terms, origin, Duration::from_secs(10)).await
+}
+
+/// Redis may take so long.
+pub(crate) async fn refreshing_within(
+    url: &str,
+    terms: Terms,
+    origin: Arc<dyn Origin>,
+    timeout: Duration,
+) -> (Cache<Raw>, Pace) {
     let redis = Redis::connect(url, patient()).await.unwrap();
     let clock: Arc<dyn Clock> = Arc::new(WallClock::new());
     let on = RedisTerms { soft_timeout: timeout, hard_timeout: timeout, ..super::redis_terms() };

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sekisho::cache::refresh::{MemoryRefresh, Pace, Queued, Ranking, Refresh, Terms, Why};
-use sekisho::cache::{Cache, Failure, Fetched, Key, Origin, OriginFuture, Raw, Reply, Tier, Tiers, Validators};
+use sekisho::cache::{
+    Cache, Failure, Fetched, Key, Origin, OriginFuture, Raw, Reached, Reply, Tier, Tiers, Validators,
+};
 use sekisho::clock::{Clock, Timestamp};
 use sekisho::limits;
 use sekisho::store::redis::key_slot;
@@ -146,6 +148,39 @@ async fn an_origin_says_when_to_come_back() {
     let at = asked_for(&calls, "k");
     assert_eq!(at.len(), 4, "{at:?}");
     assert!(at.windows(2).all(|two| two[1] - two[0] >= SECOND * 60), "{at:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_origin_that_wants_rest_is_left_alone_by_all_jobs() {
+    let busy = || Failure { retry_after: Some(SECOND * 50), ..Failure::new("429") };
+    let (cache, pace, calls) = alone(move |_, _| Err(busy()));
+    for name in ["a", "b", "c"] {
+        cache.put(&key(name), Fetched::from(b"old".to_vec())).await.unwrap();
+        tokio::time::advance(ms(1)).await;
+        cache.refresh(&key(name)).await.unwrap();
+    }
+    let _workers: Vec<_> = (0..2).map(|_| start(&cache, &pace)).collect();
+    tokio::time::sleep(SECOND * 400).await;
+    let at: Vec<_> = calls.lock().iter().map(|(_, at)| *at).collect();
+    assert!(at.len() >= 5, "{at:?}");
+    // Two workers may have been on their way when it said so.
+    assert!(at[1..].windows(2).all(|two| two[1] - two[0] >= SECOND * 49), "{at:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_origin_refuses_for_good_is_not_repeated() {
+    let refused = |status| Failure { reached: Reached::Answered(status), ..Failure::new("refused") };
+    let (cache, pace, calls) = alone(move |name, _| Err(refused(name.parse().unwrap())));
+    for name in ["400", "401", "403", "500"] {
+        cache.put(&key(name), Fetched::from(b"old".to_vec())).await.unwrap();
+        tokio::time::advance(ms(1)).await;
+        cache.refresh(&key(name)).await.unwrap();
+    }
+    let _worker = start(&cache, &pace);
+    tokio::time::sleep(SECOND * 60).await;
+    let of = |name: &str| asked_for(&calls, name).len();
+    assert_eq!((of("400"), of("401"), of("403"), of("500")), (1, 1, 1, 4));
+    assert_eq!(get(&cache, "403").await, "old");
 }
 
 #[tokio::test(start_paused = true)]

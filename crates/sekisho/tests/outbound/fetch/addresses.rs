@@ -72,7 +72,7 @@ async fn a41_names_that_lead_inside_are_not_followed() {
 }
 
 #[tokio::test]
-async fn a42_a_name_that_changes_its_mind_gains_nothing() {
+async fn a42_f59_a_name_that_changes_its_mind_gains_nothing() {
     let (inside, crawl) = (forbidden().await, Crawl::start());
     // Good when it is looked at, bad when it is connected to.
     crawl.names.lead("a.test", &[&[LOOPBACK], &[ELSEWHERE]]);
@@ -88,7 +88,7 @@ async fn a42_a_name_that_changes_its_mind_gains_nothing() {
 }
 
 #[tokio::test]
-async fn a43_redirects_do_not_lead_inside() {
+async fn a43_f58_redirects_do_not_lead_inside() {
     let inside = forbidden().await;
     let port = inside.address.port();
     let origin = Origin::start(move |asked| match asked.path.as_str() {

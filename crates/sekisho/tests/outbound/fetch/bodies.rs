@@ -52,7 +52,7 @@ fn names_in(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a47_no_body_is_read_beyond_its_cap() {
+async fn a47_f57_no_body_is_read_beyond_its_cap() {
     let (origin, crawl) = (origin().await, Crawl::under(free(), small(), FetchParts::default()));
     for path in ["/endless", "/long"] {
         let fetched = crawl.wait_for(&origin.url("a.test", path)).await;
@@ -66,7 +66,7 @@ async fn a47_no_body_is_read_beyond_its_cap() {
 }
 
 #[tokio::test]
-async fn a47_no_body_is_waited_for_longer_than_its_time() {
+async fn a47_f55_no_body_is_waited_for_longer_than_its_time() {
     let origin = origin().await;
     for (path, terms) in [
         ("/stuck", FetchTerms { idle: Duration::from_millis(200), ..small() }),

@@ -64,7 +64,7 @@ async fn a_spent_budget_asks_nobody() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_charged_to_nobody() {
+async fn f59_what_cannot_be_reached_is_charged_to_nobody() {
     let crawl = Crawl::start();
     // Nobody listens on port 1, and the name has no address at all.
     crawl.names.lead("nowhere.test", &[&[]]);
@@ -76,7 +76,17 @@ async fn what_cannot_be_reached_is_charged_to_nobody() {
 }
 
 #[tokio::test]
-async fn a43_redirects_end_somewhere() {
+async fn f59_a_name_that_nobody_answers_for_costs_the_time_and_is_charged_to_nobody() {
+    let terms = FetchTerms { timeout: Duration::from_millis(300), retries: 0, ..terms() };
+    let crawl = Crawl::under(free(), terms, FetchParts::default());
+    crawl.names.silence("silent.test");
+    let fetched = crawl.fetch("http://silent.test/").await;
+    assert_eq!((reason(&fetched), fetched.status), ("timeout", None), "{fetched:?}");
+    assert_eq!(crawl.spent("silent.test").await, (0, 0));
+}
+
+#[tokio::test]
+async fn a43_f58_redirects_end_somewhere() {
     let origin = Origin::start(|asked| match asked.path.as_str() {
         "/robots.txt" => status(404),
         "/ftp" => redirect("ftp://a.test/"),

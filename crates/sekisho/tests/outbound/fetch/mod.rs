@@ -100,12 +100,18 @@ impl Origin {
 pub(super) struct Names {
     /// One answer after the other; the last one stays.
     pub(super) led: Mutex<HashMap<String, Vec<Vec<IpAddr>>>>,
+    /// Of these nobody ever says where they lead.
+    silent: Mutex<Vec<String>>,
 }
 
 impl Names {
     pub(super) fn lead(&self, host: &str, answers: &[&[IpAddr]]) {
         let answers = answers.iter().rev().map(|answer| answer.to_vec()).collect();
         self.led.lock().insert(host.to_owned(), answers);
+    }
+
+    pub(super) fn silence(&self, host: &str) {
+        self.silent.lock().push(host.to_owned());
     }
 }
 
@@ -116,7 +122,13 @@ impl Resolve for Names {
             0 | 1 => answers.last().cloned(),
             _ => answers.pop(),
         });
-        Box::pin(async move { Ok(answer.unwrap_or_else(|| vec![LOOPBACK])) })
+        let is_silent = self.silent.lock().iter().any(|silent| silent == host);
+        Box::pin(async move {
+            if is_silent {
+                std::future::pending::<()>().await;
+            }
+            Ok(answer.unwrap_or_else(|| vec![LOOPBACK]))
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::*;
 
 #[tokio::test]
-async fn a48_a_server_that_says_later_is_asked_by_nobody_before() {
+async fn a48_f56_a_server_that_says_later_is_asked_by_nobody_before() {
     for (answered, said, expected) in [
         (429, "7200", 7_200),
         (503, "7200", 7_200),

@@ -53,6 +53,7 @@ pub(super) async fn keep(server: Arc<Server>, shared: Arc<Shared>) {
 }
 
 /// What has come in over a connection. Answers and pushes come by different ways, so they are counted.
+#[derive(Default)]
 struct Inbox {
     received: AtomicU64,
     read: watch::Sender<u64>,
@@ -72,15 +73,7 @@ impl Inbox {
 }
 
 async fn follow(server: &Arc<Server>, shared: &Arc<Shared>) -> Result<Infallible, Failure> {
-    let inbox = Arc::new(Inbox {
-        received: AtomicU64::new(0),
-        read: watch::Sender::new(0),
-        upheavals: AtomicU64::new(0),
-        scanned: AtomicU64::new(0),
-        read_again: Notify::new(),
-        scan_ended: Notify::new(),
-        closed: Notify::new(),
-    });
+    let inbox = Arc::new(Inbox::default());
     let (sender, keys) = unbounded_channel();
     let (sorter, follow) = (Arc::clone(&inbox), Arc::clone(&shared.follow));
     let config = AsyncConnectionConfig::new()
@@ -134,6 +127,13 @@ fn sort(push: PushInfo, inbox: &Inbox) -> Vec<Vec<u8>> {
         _ => {}
     }
     Vec::new()
+}
+
+/// The same, with whether everything may be different, for fuzzing.
+#[cfg(feature = "fuzzing")]
+pub(in super::super) fn sorted(push: PushInfo) -> (Vec<Vec<u8>>, bool) {
+    let inbox = Inbox::default();
+    (sort(push, &inbox), inbox.upheavals.load(Ordering::SeqCst) > 0)
 }
 
 async fn read_what_comes(

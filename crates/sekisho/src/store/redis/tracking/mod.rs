@@ -10,6 +10,8 @@
 
 mod connection;
 
+#[cfg(feature = "fuzzing")]
+pub(super) use connection::sorted;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
