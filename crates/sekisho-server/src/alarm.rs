@@ -1,36 +1,53 @@
 //! A time-out that nearly every request puts off and hardly any reaches.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Set anew only when it has gone off too early, so that putting it off costs a comparison. Always asked with the same waker.
+/// Set anew only when it has gone off too early, so that putting it off costs two comparisons.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
     sleep: Option<Pin<Box<Sleep>>>,
+    /// Whom it wakes.
+    waker: Option<Waker>,
 }
 
 impl Alarm {
     /// Ready when `deadline` has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+        let is_asked_again = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));
         let sleep = match &mut self.sleep {
-            Some(sleep) if sleep.deadline() <= deadline && !sleep.is_elapsed() => return Poll::Pending,
-            Some(sleep) if sleep.deadline() == deadline => return Poll::Ready(()),
+            Some(sleep) if sleep.deadline() == deadline && sleep.is_elapsed() => return Poll::Ready(()),
+            Some(sleep) if sleep.deadline() <= deadline && !sleep.is_elapsed() => {
+                if is_asked_again {
+                    return Poll::Pending;
+                }
+                sleep
+            }
             Some(sleep) => {
                 sleep.as_mut().reset(deadline);
                 sleep
             }
             none => none.insert(Box::pin(sleep_until(deadline))),
         };
-        sleep.as_mut().poll(cx)
+        if !is_asked_again {
+            self.waker = Some(cx.waker().clone());
+        }
+        while sleep.as_mut().poll(cx).is_ready() {
+            if sleep.deadline() == deadline {
+                return Poll::Ready(());
+            }
+            // It went off just now, for whoever had set it.
+            sleep.as_mut().reset(deadline);
+        }
+        Poll::Pending
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::future::poll_fn;
-    use std::task::Waker;
     use std::time::Duration;
 
     use tokio::time::advance;
@@ -59,5 +76,14 @@ mod tests {
         let sooner = start + Duration::from_secs(5);
         poll_fn(|cx| alarm.poll(cx, sooner)).await;
         assert_eq!(Instant::now(), sooner);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_wakes_whoever_asked_last() {
+        let (mut alarm, start) = (Alarm::default(), Instant::now());
+        assert!(alarm.poll(&mut Context::from_waker(Waker::noop()), start + Duration::from_secs(5)).is_pending());
+        let later = start + Duration::from_secs(60);
+        poll_fn(|cx| alarm.poll(cx, later)).await;
+        assert_eq!(Instant::now(), later);
     }
 }

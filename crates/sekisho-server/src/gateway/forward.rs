@@ -1,5 +1,6 @@
 //! Forwarding: reserve before, settle or give back after, whatever happens in between.
 
+use std::borrow::Cow;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +9,11 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
+use axum::http::request::Parts;
 use axum::http::uri::{PathAndQuery, Uri};
-use axum::http::{Request, Response, Version};
+use axum::http::{Method, Response};
 use axum::response::IntoResponse as _;
-use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Frame, SizeHint};
 use sekisho::http::fields;
 use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
 use sekisho::outbound::Outcome;
@@ -19,9 +21,11 @@ use tokio::time::Instant;
 use url::Url;
 
 use super::headers::{self, From};
-use super::pool::{Link, NoAnswer, Pool};
+use super::link::Link;
+use super::pool::{NoAnswer, Pool, Request};
 use super::upload::Upload;
 use super::usage::Usage;
+use super::wire::{Framing, Head};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::config::{Forward, Upstream};
@@ -42,7 +46,12 @@ pub(super) struct Errand<'a> {
 
 /// Sends an admitted request on. The admission goes with it: whoever drops it on the way, a client that left included,
 /// settles what was reserved, because the upstream may have done the work.
-pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admission: Admission) -> Response<Body> {
+pub(super) async fn forward(
+    errand: Errand<'_>,
+    mut head: Parts,
+    body: Option<Body>,
+    mut admission: Admission,
+) -> Response<Body> {
     let Errand { app, to, .. } = errand;
     let style = app.config.headers;
     let failed = |problem: Problem, decision: &Decision| {
@@ -53,11 +62,16 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
     let Some(pool) = app.upstreams.pool(&to.upstream) else {
         return failed(Problem::bad_gateway(), admission.decision());
     };
-    let (request, upload) = match outbound(&errand, &pool.host, request) {
-        Ok(outbound) => outbound,
+    let (body, upload) = Upload::watch(body);
+    if !to.forward_credentials {
+        errand.caller.take_credentials(&mut head.headers);
+    }
+    let target = target(&to.upstream, &head.uri);
+    let request = match request(&errand, &pool.host, &target, &head, body) {
+        Ok(request) => request,
         Err(problem) => return failed(problem, admission.decision()),
     };
-    let outgoing = match go_out(&errand, request.uri()).await {
+    let outgoing = match go_out(&errand, &target).await {
         Ok(outgoing) => outgoing,
         Err(problem) => {
             let response = failed(problem, admission.decision());
@@ -76,14 +90,7 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
         None => None,
     };
     let (problem, releases) = match sent {
-        Ok((answer, link)) if !answer.status().is_informational() => {
-            return pass_on(errand, pool, answer, link, &upload, (admission, outgoing)).await;
-        }
-        // Nobody asked it to switch protocols: what follows is no HTTP.
-        Ok(_) => {
-            quietly!(warn, %upstream, "the upstream gave no answer");
-            (Problem::bad_gateway(), to.release_on.server_error)
-        }
+        Ok((answer, link)) => return pass_on(errand, pool, answer, link, (admission, outgoing)).await,
         Err(NoAnswer::TooLate) => {
             quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
             (Problem::gateway_timeout(), to.release_on.timeout)
@@ -107,11 +114,10 @@ pub(super) async fn forward(errand: Errand<'_>, request: Request<Body>, mut admi
 }
 
 /// The upstream's turn, where the policy of its domain applies.
-async fn go_out(errand: &Errand<'_>, target: &Uri) -> Result<Option<Outgoing>, Problem> {
+async fn go_out(errand: &Errand<'_>, target: &str) -> Result<Option<Outgoing>, Problem> {
     let Upstream { scheme, authority, .. } = &errand.to.upstream;
     let Some(outbound) = errand.app.outbound.as_ref().filter(|_| errand.to.outbound) else { return Ok(None) };
-    let path = target.path_and_query().map_or("/", PathAndQuery::as_str);
-    let url = Url::parse(&format!("{scheme}://{authority}{path}")).map_err(|_| Problem::bad_gateway())?;
+    let url = Url::parse(&format!("{scheme}://{authority}{target}")).map_err(|_| Problem::bad_gateway())?;
     match Outgoing::begin(outbound, &url).await {
         Ok(Ok(outgoing)) => Ok(Some(outgoing)),
         Ok(Err(denied)) => Err(Problem::not_asked(&denied)),
@@ -119,9 +125,9 @@ async fn go_out(errand: &Errand<'_>, target: &Uri) -> Result<Option<Outgoing>, P
     }
 }
 
-fn outcome(outgoing: &Outgoing, sent: &Result<(Response<Incoming>, Link), NoAnswer>) -> Outcome {
+fn outcome(outgoing: &Outgoing, sent: &Result<(Head, Link), NoAnswer>) -> Outcome {
     match sent {
-        Ok((answer, _)) => outgoing.answered(answer.status().as_u16(), answer.headers()),
+        Ok((answer, _)) => outgoing.answered(answer.status.as_u16(), &answer.headers),
         Err(NoAnswer::Connect(_)) => Outcome::NotSent,
         Err(_) => Outcome::NoAnswer,
     }
@@ -131,31 +137,44 @@ fn outcome(outgoing: &Outgoing, sent: &Result<(Response<Incoming>, Link), NoAnsw
 async fn pass_on(
     Errand { app, to, .. }: Errand<'_>,
     pool: &Arc<Pool>,
-    answer: Response<Incoming>,
+    answer: Head,
     mut link: Link,
-    upload: &Upload,
     (admission, outgoing): (Admission, Option<Outgoing>),
 ) -> Response<Body> {
-    let (mut head, body) = answer.into_parts();
-    headers::remove_hop_by_hop(&mut head.headers);
-    fields::merge(&mut head.headers, app.config.headers, admission.decision());
-    let releases = head.status.is_server_error() && to.release_on.server_error
-        || head.status.is_client_error() && to.release_on.client_error;
-    let meter = if releases {
+    let Head { status, mut headers, extensions, mut framing, is_kept } = answer;
+    fields::merge(&mut headers, app.config.headers, admission.decision());
+    let releases = status.is_server_error() && to.release_on.server_error
+        || status.is_client_error() && to.release_on.client_error;
+    let mut meter = if releases {
         end(admission, true).await;
         None
     } else {
-        let usage = if to.settle_from.is_empty() { None } else { usage(to, &head.headers) };
+        let usage = if to.settle_from.is_empty() { None } else { usage(to, &headers) };
         Some(Meter { admission, usage })
     };
-    if upload.is_under_way() {
-        link.run_by_itself();
-    }
-    let link = Some((Arc::clone(pool), link));
-    let body = Streamed { body, link, meter, outgoing, timeout: to.timeout, waits_since: None };
-    // What the upstream speaks is not what the client speaks.
-    head.version = Version::HTTP_11;
-    Response::from_parts(head, Body::new(body))
+    let is_without_body = framing == Framing::Nothing;
+    let body = match link.whole(&mut framing) {
+        Some(body) => {
+            if let Some(meter) = &mut meter {
+                meter.read(&body);
+            }
+            drop((meter, outgoing));
+            if is_kept {
+                pool.keep(link);
+            }
+            if is_without_body { Body::new(Unsized) } else { Body::from(body) }
+        }
+        None => {
+            if !link.is_sent() {
+                link = link.send_by_itself();
+            }
+            let link = Some((Arc::clone(pool), link));
+            Body::new(Streamed { link, framing, is_kept, meter, outgoing, timeout: to.timeout, waits_since: None })
+        }
+    };
+    let mut response = Response::new(body);
+    (*response.status_mut(), *response.headers_mut(), *response.extensions_mut()) = (status, headers, extensions);
+    response
 }
 
 fn usage(to: &Forward, headers: &HeaderMap) -> Option<Usage> {
@@ -164,48 +183,58 @@ fn usage(to: &Forward, headers: &HeaderMap) -> Option<Usage> {
     if is_plain { Usage::new(&to.settle_from, kind) } else { None }
 }
 
-fn outbound(
+fn request(
     errand: &Errand<'_>,
     host: &HeaderValue,
-    request: Request<Body>,
-) -> Result<(Request<Body>, Upload), Problem> {
-    let Errand { to, peer, is_trusted, .. } = *errand;
-    let (mut head, body) = request.into_parts();
+    target: &str,
+    head: &Parts,
+    body: Option<Body>,
+) -> Result<Request, Problem> {
+    let Errand { to, peer, is_trusted, caller, .. } = *errand;
     let secret = match &to.secret {
         Some(secret) => {
             // Checked before anything was reserved; what remains is a value that no header can hold.
-            let value = secret.value.as_ref().and_then(|value| HeaderValue::from_str(value.expose()).ok());
-            let mut value = value.ok_or_else(Problem::not_configured)?;
-            value.set_sensitive(true);
-            Some((&secret.header, value))
+            let value = secret.value.as_ref().filter(|value| HeaderValue::from_str(value.expose()).is_ok());
+            Some((&secret.header, value.ok_or_else(Problem::not_configured)?.expose().as_bytes()))
         }
         None => None,
     };
-    if !to.forward_credentials {
-        errand.caller.take_credentials(&mut head.headers);
+    let of_uri = || head.uri.authority().map(|authority| authority.as_str().as_bytes());
+    let asked = head.headers.get(HOST).map(HeaderValue::as_bytes).or_else(of_uri);
+    let (user, is_read) = (caller.header(), !to.settle_from.is_empty());
+    let (peer, scheme) = (peer.ip(), peer.scheme());
+    let from = From { peer, is_trusted, host: asked, scheme, user: user.as_bytes(), secret, is_read };
+    let mut wire = Vec::with_capacity(512);
+    let line = [head.method.as_str(), " ", target, " HTTP/1.1\r\nhost: "];
+    line.iter().for_each(|part| wire.extend_from_slice(part.as_bytes()));
+    let end = |wire: &mut Vec<u8>, value: &[u8]| {
+        wire.extend_from_slice(value);
+        wire.extend_from_slice(b"\r\n");
+    };
+    end(&mut wire, host.as_bytes());
+    headers::to_upstream(&head.headers, &from, |name, value| {
+        wire.extend_from_slice(name.as_bytes());
+        wire.extend_from_slice(b": ");
+        end(&mut wire, value);
+    });
+    let length = body.as_ref().map(|body| body.size_hint().exact());
+    match length {
+        Some(Some(length)) => end(&mut wire, format!("content-length: {length}").as_bytes()),
+        Some(None) => end(&mut wire, b"transfer-encoding: chunked"),
+        // Of these a server expects to be told.
+        None if matches!(head.method, Method::POST | Method::PUT | Method::PATCH) => {
+            end(&mut wire, b"content-length: 0")
+        }
+        None => {}
     }
-    let of_uri = || head.uri.authority().and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    let asked = head.headers.get(HOST).cloned().or_else(of_uri);
-    let user = errand.caller.header();
-    let from = From { peer: peer.ip(), is_trusted, host: asked, scheme: peer.scheme(), user };
-    head.headers = headers::to_upstream(std::mem::take(&mut head.headers), from, secret);
-    head.headers.insert(HOST, host.clone());
-    if !to.settle_from.is_empty() {
-        headers::ask_for_plain(&mut head.headers);
-    }
-    head.uri = target(&to.upstream, &head.uri).ok_or_else(|| Problem::bad_input("", "the path cannot be sent on"))?;
-    head.version = Version::HTTP_11;
-    head.extensions.clear();
-    let (body, upload) = Upload::watch(body);
-    Ok((Request::from_parts(head, body), upload))
+    end(&mut wire, b"");
+    Ok(Request { head: wire, body, is_chunked: length == Some(None), is_head: head.method == Method::HEAD })
 }
 
-fn target(upstream: &Upstream, asked: &Uri) -> Option<Uri> {
-    if upstream.base.is_empty() {
-        return Some(asked.path_and_query().cloned().map_or_else(Uri::default, Uri::from));
-    }
+/// What is asked of the upstream. A path that was read once, behind one that was checked, is one that can be sent.
+fn target<'a>(upstream: &Upstream, asked: &'a Uri) -> Cow<'a, str> {
     let own = asked.path_and_query().map_or("/", PathAndQuery::as_str);
-    PathAndQuery::try_from(format!("{}{own}", upstream.base)).ok().map(Uri::from)
+    if upstream.base.is_empty() { Cow::Borrowed(own) } else { Cow::Owned(format!("{}{own}", upstream.base)) }
 }
 
 /// A failure here is the store's: the drop has asked it once more, and the lease watches over the rest.
@@ -248,9 +277,10 @@ impl Meter {
 
 /// The upstream's body on its way to the client, never more of it than one part at a time.
 struct Streamed {
-    body: Incoming,
     /// What it comes over, and where that is kept once all of it has come.
     link: Option<(Arc<Pool>, Link)>,
+    framing: Framing,
+    is_kept: bool,
     /// Dropped at the end or when the client leaves, and then it settles.
     meter: Option<Meter>,
     /// The upstream's turn, where it has one.
@@ -260,11 +290,11 @@ struct Streamed {
 }
 
 impl Streamed {
-    fn end(&mut self, is_whole: bool) {
-        drop(self.meter.take());
-        drop(self.outgoing.take());
+    fn end(&mut self) {
+        drop((self.meter.take(), self.outgoing.take()));
         if let Some((pool, link)) = self.link.take()
-            && is_whole
+            && self.is_kept
+            && self.framing.is_over()
         {
             pool.keep(link);
         }
@@ -276,51 +306,58 @@ impl hyper::body::Body for Streamed {
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
-        let Self { body, link, timeout, waits_since, .. } = &mut *self;
-        let frame = match link {
+        let Self { link, framing, timeout, waits_since, .. } = &mut *self;
+        let part = match link {
             Some((_, link)) => {
                 let deadline = || *waits_since.get_or_insert_with(Instant::now) + *timeout;
-                ready!(link.poll_part(cx, body, deadline))
+                ready!(link.poll_part(cx, framing, deadline))
             }
             None => None,
         };
         self.waits_since = None;
-        match frame {
-            Some(Ok(frame)) => {
-                if let (Some(meter), Some(data)) = (&mut self.meter, frame.data_ref()) {
+        match &part {
+            Some(Ok(data)) => {
+                if let Some(meter) = &mut self.meter {
                     meter.read(data);
                 }
                 // Whoever knows the length does not ask for the end.
-                if self.body.is_end_stream() {
-                    self.end(true);
+                if self.framing.is_over() {
+                    self.end();
                 }
-                Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(error)) => {
-                self.end(false);
-                Poll::Ready(Some(Err(error)))
-            }
-            None => {
-                self.end(true);
-                Poll::Ready(None)
-            }
+            Some(Err(_)) | None => self.end(),
         }
+        Poll::Ready(part.map(|part| part.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.framing.is_over()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.framing.left().map_or_else(SizeHint::default, SizeHint::with_exact)
     }
 }
 
-/// An answer without a body is over before anybody looks at it.
 impl Drop for Streamed {
     fn drop(&mut self) {
-        let is_whole = self.body.is_end_stream();
-        self.end(is_whole);
+        self.end();
+    }
+}
+
+/// No body, of an answer whose length, if it says one, is that of another answer.
+struct Unsized;
+
+impl hyper::body::Body for Unsized {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+        Poll::Ready(None)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        true
     }
 }
 
@@ -343,7 +380,7 @@ mod tests {
             authority: "127.0.0.1:9000".parse().unwrap(),
             base: base.to_owned(),
         };
-        let to = |base: &str, asked: &str| target(&upstream(base), &asked.parse().unwrap()).unwrap().to_string();
+        let to = |base: &str, asked: &str| target(&upstream(base), &asked.parse().unwrap()).into_owned();
         assert_eq!(to("", "/a?b=c"), "/a?b=c");
         assert_eq!(to("", "http://asked.example"), "/");
         assert_eq!(to("/base", "/a%20b"), "/base/a%20b");

@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 
 use axum::http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
 };
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
@@ -14,39 +13,45 @@ use smallvec::SmallVec;
 use crate::caller::USER;
 use crate::respond::Problem;
 
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED_HOST: &str = "x-forwarded-host";
+const FORWARDED_PROTO: &str = "x-forwarded-proto";
 
-/// RFC 9110, 7.6.1, and what old clients send besides.
-static HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
-];
+/// Concerns one connection: RFC 9110, 7.6.1, and what old clients send besides.
+pub(super) fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
 
-/// Said by proxies about clients. A client's own are dropped.
-static ABOUT_THE_CLIENT: [HeaderName; 10] = [
-    FORWARDED,
-    FORWARDED_FOR,
-    FORWARDED_HOST,
-    FORWARDED_PROTO,
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-real-ip"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("true-client-ip"),
-    HeaderName::from_static("cf-connecting-ip"),
-];
-
-/// Ours alone, whatever comes after it.
-const OWN_PREFIX: &str = "x-sekisho-";
+/// Said by proxies about clients, and what is ours alone. A client's own are dropped.
+fn is_about_the_client(name: &str) -> bool {
+    // The first letters of all of them: nearly every other name is told apart by these.
+    matches!(name.as_bytes(), [b'x', b'-', ..] | [b'f', b'o', ..] | [b't', b'r', ..] | [b'c', b'f', ..])
+        && (name.starts_with("x-sekisho-")
+            || matches!(
+                name,
+                "forwarded"
+                    | FORWARDED_FOR
+                    | FORWARDED_HOST
+                    | FORWARDED_PROTO
+                    | "x-forwarded-port"
+                    | "x-real-ip"
+                    | "x-original-url"
+                    | "x-rewrite-url"
+                    | "true-client-ip"
+                    | "cf-connecting-ip"
+            ))
+}
 
 /// What no route takes, whatever it matches: requests that two servers could read in two ways.
 pub(crate) fn refuse(head: &Parts) -> Option<Problem> {
@@ -97,83 +102,74 @@ fn is_plain(host: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(is_name) && (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit)
 }
 
-fn is_about_the_client(name: &str) -> bool {
-    name.starts_with(OWN_PREFIX) || ABOUT_THE_CLIENT.iter().any(|known| known.as_str() == name)
-}
-
-/// Whom a request comes from.
-#[derive(Debug, Clone)]
-pub(crate) struct From {
+/// Whom a request comes from, and what goes with it.
+#[derive(Debug)]
+pub(crate) struct From<'a> {
     pub(crate) peer: IpAddr,
     /// The peer is a proxy of ours: what it says of the client is passed on.
     pub(crate) is_trusted: bool,
     /// Whom it is for, as the client wrote it.
-    pub(crate) host: Option<HeaderValue>,
+    pub(crate) host: Option<&'a [u8]>,
     pub(crate) scheme: &'static str,
     /// Who it is, empty if unknown.
-    pub(crate) user: HeaderValue,
+    pub(crate) user: &'a [u8],
+    pub(crate) secret: Option<(&'a HeaderName, &'a [u8])>,
+    /// The answer is to be read on its way, so it must not be compressed.
+    pub(crate) is_read: bool,
 }
 
-/// The headers for the upstream. Framing is not copied: the client library writes it anew from the body.
-pub(crate) fn to_upstream(mut headers: HeaderMap, from: From, secret: Option<(&HeaderName, HeaderValue)>) -> HeaderMap {
-    remove_hop_by_hop(&mut headers);
-    for name in [HOST, CONTENT_LENGTH, EXPECT] {
-        headers.remove(name);
-    }
-    let said: SmallVec<[HeaderName; 4]> =
-        headers.keys().filter(|name| is_about_the_client(name.as_str())).cloned().collect();
-    let mut before = None;
-    let (mut proto, mut host) = (HeaderValue::from_static(from.scheme), from.host);
-    if from.is_trusted && !said.is_empty() {
-        before = joined(&headers, &FORWARDED_FOR);
-        proto = headers.get(FORWARDED_PROTO).cloned().unwrap_or(proto);
-        host = headers.get(FORWARDED_HOST).cloned().or(host);
-    }
-    for name in said {
-        headers.remove(name);
+/// The headers for the upstream, one after the other. Framing and `Host` are not among them: whoever sends says those.
+pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl FnMut(&str, &[u8])) {
+    // What `Connection` names goes no further. That is how a client could take away a header of ours: so ours are said after.
+    let named = |name: &str| {
+        let options =
+            headers.get_all(CONNECTION).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        options.map(<[u8]>::trim_ascii).any(|option| option.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    let names_any = headers.contains_key(CONNECTION);
+    let stays = |name: &HeaderName| {
+        let text = name.as_str();
+        is_hop_by_hop(text)
+            || is_about_the_client(text)
+            || matches!(*name, HOST | CONTENT_LENGTH | EXPECT)
+            || names_any && named(text)
+            || from.is_read && *name == ACCEPT_ENCODING
+            || from.secret.is_some_and(|(secret, _)| secret == name)
+    };
+    let mut has_cookies = false;
+    for (name, value) in headers.iter().filter(|(name, _)| !stays(name)) {
+        if *name != COOKIE {
+            say(name.as_str(), value.as_bytes());
+        } else if !has_cookies {
+            // HTTP/2 may cut them into several, which HTTP/1.1 may not (RFC 9113, 8.2.3).
+            has_cookies = true;
+            let cookies: SmallVec<[&[u8]; 4]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+            match *cookies {
+                [only] => say(name.as_str(), only),
+                _ => say(name.as_str(), &cookies.join(&b"; "[..])),
+            }
+        }
     }
     let peer = sekisho::identity::address(from.peer);
-    let hops = before.map_or_else(|| peer.clone(), |before| format!("{before}, {peer}"));
-    if let Ok(hops) = HeaderValue::try_from(hops) {
-        headers.insert(FORWARDED_FOR, hops);
+    let told = |name: &str| headers.get(name).filter(|_| from.is_trusted).map(HeaderValue::as_bytes);
+    if from.is_trusted && headers.contains_key(FORWARDED_FOR) {
+        let mut hops: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+        hops.push(peer.as_bytes());
+        say(FORWARDED_FOR, &hops.join(&b", "[..]));
+    } else {
+        say(FORWARDED_FOR, peer.as_bytes());
     }
-    headers.insert(USER, from.user);
-    headers.insert(FORWARDED_PROTO, proto);
-    if let Some(host) = host {
-        headers.insert(FORWARDED_HOST, host);
+    say(FORWARDED_PROTO, told(FORWARDED_PROTO).unwrap_or(from.scheme.as_bytes()));
+    if let Some(host) = told(FORWARDED_HOST).or(from.host) {
+        say(FORWARDED_HOST, host);
     }
-    if let Some((name, value)) = secret {
-        headers.insert(name, value);
+    say(USER.as_str(), from.user);
+    if from.is_read {
+        say(ACCEPT_ENCODING.as_str(), b"identity");
     }
-    headers
-}
-
-/// An answer that is to be read on its way must not be compressed.
-pub(crate) fn ask_for_plain(headers: &mut HeaderMap) {
-    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-}
-
-/// Also what `Connection` names, which is how a client could take away a header of ours: so this comes before ours are set.
-pub(crate) fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let mut going: SmallVec<[HeaderName; 4]> =
-        headers.keys().filter(|name| HOP_BY_HOP.contains(name)).cloned().collect();
-    if going.is_empty() {
-        return;
+    if let Some((name, value)) = from.secret {
+        say(name.as_str(), value);
     }
-    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    let names = values.flat_map(|value| value.split(',')).map(str::trim);
-    // What nearly all say names no header that is still there.
-    let others = names.filter(|name| !["keep-alive", "close"].iter().any(|usual| usual.eq_ignore_ascii_case(name)));
-    let others: SmallVec<[HeaderName; 4]> = others.filter_map(|name| HeaderName::try_from(name).ok()).collect();
-    going.extend(others);
-    for name in going {
-        headers.remove(name);
-    }
-}
-
-fn joined(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
-    let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
-    (!values.is_empty()).then(|| values.join(", "))
 }
 
 #[cfg(test)]
@@ -187,41 +183,65 @@ mod tests {
         headers.iter().map(pair).collect()
     }
 
-    fn from(is_trusted: bool) -> From {
+    fn from(is_trusted: bool) -> From<'static> {
         From {
             peer: "10.0.0.1".parse().unwrap(),
             is_trusted,
-            host: Some(HeaderValue::from_static("api.example")),
+            host: Some(b"api.example"),
             scheme: "http",
-            user: HeaderValue::from_static(""),
+            user: b"",
+            secret: None,
+            is_read: false,
         }
+    }
+
+    fn sent(headers: &HeaderMap, from: &From<'_>) -> HeaderMap {
+        let mut sent = HeaderMap::new();
+        to_upstream(headers, from, |name, value| {
+            sent.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
+        });
+        sent
     }
 
     #[test]
     fn a32_connection_cannot_name_our_headers_away() {
-        let sent = map(&[("connection", "x-forwarded-for, x-key, close"), ("x-key", "client"), ("x-mine", "1")]);
-        let secret = (&HeaderName::from_static("x-key"), HeaderValue::from_static("ours"));
-        let headers = to_upstream(sent, from(false), Some(secret));
+        let headers = map(&[
+            ("connection", "x-forwarded-for, x-key, X-Gone , close"),
+            ("x-key", "client"),
+            ("x-gone", "1"),
+            ("x-mine", "1"),
+        ]);
+        let secret = (&HeaderName::from_static("x-key"), &b"ours"[..]);
+        let headers = sent(&headers, &From { secret: Some(secret), ..from(false) });
         assert_eq!(
-            (&headers["x-forwarded-for"], &headers["x-key"], &headers["x-mine"]),
-            (&HeaderValue::from_static("10.0.0.1"), &HeaderValue::from_static("ours"), &HeaderValue::from_static("1"))
+            headers,
+            map(&[
+                ("x-mine", "1"),
+                ("x-forwarded-for", "10.0.0.1"),
+                ("x-forwarded-proto", "http"),
+                ("x-forwarded-host", "api.example"),
+                ("x-sekisho-user", ""),
+                ("x-key", "ours"),
+            ])
         );
-        assert!(!headers.contains_key("connection"));
     }
 
     #[test]
     fn a33_what_a_client_says_of_itself_is_dropped() {
-        let sent = map(&[
+        let headers = map(&[
             ("x-forwarded-for", "6.6.6.6"),
             ("forwarded", "for=6.6.6.6"),
             ("x-real-ip", "6.6.6.6"),
             ("x-sekisho-user", "admin"),
             ("x-forwarded-host", "evil"),
+            ("x-forwarded-port", "1"),
+            ("x-original-url", "/admin"),
+            ("x-rewrite-url", "/admin"),
+            ("true-client-ip", "6.6.6.6"),
             ("cf-connecting-ip", "6.6.6.6"),
         ]);
-        let headers = to_upstream(sent.clone(), from(false), None);
         assert_eq!(
-            headers,
+            sent(&headers, &from(false)),
             map(&[
                 ("x-forwarded-for", "10.0.0.1"),
                 ("x-sekisho-user", ""),
@@ -229,18 +249,34 @@ mod tests {
                 ("x-forwarded-host", "api.example"),
             ])
         );
-        let headers = to_upstream(sent, from(true), None);
-        assert_eq!(headers["x-forwarded-for"], "6.6.6.6, 10.0.0.1");
+        let headers = sent(&headers, &from(true));
+        assert!(headers["x-forwarded-for"] == "6.6.6.6, 10.0.0.1" && headers["x-forwarded-host"] == "evil");
         assert_eq!(headers["x-sekisho-user"], "", "not even a proxy says this");
+        assert_eq!(headers.len(), 4);
     }
 
     #[test]
     fn a28_framing_is_not_copied() {
-        let sent =
-            map(&[("content-length", "5"), ("transfer-encoding", "chunked"), ("te", "trailers"), ("expect", "x")]);
-        let headers = to_upstream(sent, from(false), None);
+        let headers = map(&[
+            ("content-length", "5"),
+            ("transfer-encoding", "chunked"),
+            ("te", "trailers"),
+            ("expect", "x"),
+            ("host", "y"),
+            ("keep-alive", "1"),
+        ]);
+        let headers = sent(&headers, &from(false));
         let theirs = headers.keys().filter(|name| !name.as_str().starts_with("x-forwarded") && *name != USER);
         assert_eq!(theirs.count(), 0);
+    }
+
+    #[test]
+    fn cookies_are_one_header_and_answers_that_are_read_are_plain() {
+        let headers = map(&[("cookie", "a=1"), ("accept-encoding", "gzip"), ("cookie", "b=2"), ("x", "1")]);
+        let read = sent(&headers, &From { is_read: true, ..from(false) });
+        assert!(read["cookie"] == "a=1; b=2" && read["accept-encoding"] == "identity");
+        assert_eq!(read.get_all("cookie").iter().count(), 1);
+        assert_eq!(sent(&headers, &from(false))["accept-encoding"], "gzip");
     }
 
     #[test]

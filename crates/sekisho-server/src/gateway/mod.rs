@@ -1,23 +1,24 @@
 //! The gateway: configured routes for clients that are not trusted.
 
-mod bell;
 mod elevation;
 mod forward;
 pub(crate) mod headers;
+mod link;
 mod logout;
 pub(crate) mod paths;
 pub(crate) mod pool;
 mod status;
 mod upload;
 pub(crate) mod usage;
+pub(crate) mod wire;
 
 use std::net::IpAddr;
 
 use axum::body::Body;
+use axum::http::Method;
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::http::{Method, Request};
 use axum::response::{IntoResponse, Response};
 use sekisho::gate::{Ask, Who};
 use sekisho::http::fields;
@@ -190,10 +191,9 @@ async fn answer(
                 Reserved::Admitted(admission) => {
                     turn(admission.decision()).await;
                     let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
-                    let request = Request::from_parts(head, body.unwrap_or_default());
                     // In a box of its own, so that what only answers does not carry it.
                     let errand = Errand { app, to, peer, is_trusted, caller };
-                    Ok(Box::pin(forward::forward(errand, request, admission)).await)
+                    Ok(Box::pin(forward::forward(errand, head, body, admission)).await)
                 }
             }
         }

@@ -1,33 +1,25 @@
 //! Connections to upstreams, kept between requests.
 //!
-//! Whoever uses a connection drives it as well: no other task has to be woken for a request to leave, nor for its answer to
-//! arrive. One that nobody uses is not driven; what became of it meanwhile is seen when it is taken out again.
+//! Whoever uses a connection reads and writes it in its own task. One that nobody uses is not looked at; what became of it
+//! meanwhile is seen when it is taken out again.
 
 use std::fmt;
-use std::future::poll_fn;
-use std::io;
-use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::header::HeaderValue;
 use axum::http::uri::{Scheme, Uri};
-use axum::http::{Request, Response};
-use hyper::body::{Body as _, Frame, Incoming};
-use hyper::client::conn::TrySendError;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::rt::{Read, Write};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 use tower::Service as _;
 
-use super::bell::Watch;
+use super::link::{Failed, Link};
 use super::upload::Upload;
-use crate::alarm::Alarm;
+use super::wire::{Head, Sending};
 use crate::config::{Action, Route, Upstream};
 use crate::crew;
 use crate::start::StartError;
@@ -39,7 +31,7 @@ const IDLE: Duration = Duration::from_secs(30);
 const LANES: usize = 64;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Connections to all upstreams.
 #[derive(Debug)]
@@ -64,25 +56,24 @@ pub(super) struct Pool {
     idle: [Mutex<Vec<(Link, Instant)>>; LANES],
 }
 
+/// What is asked of an upstream.
+#[derive(Debug)]
+pub(super) struct Request {
+    /// As it stands on the wire.
+    pub(super) head: Vec<u8>,
+    pub(super) body: Option<Body>,
+    pub(super) is_chunked: bool,
+    /// Its answer has no body.
+    pub(super) is_head: bool,
+}
+
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) enum NoAnswer {
     Connect(Cause),
-    Exchange(hyper::Error),
+    Exchange(Cause),
     TooLate,
 }
-
-/// One connection.
-pub(super) struct Link {
-    requests: SendRequest<Body>,
-    /// None once it has ended.
-    connection: Option<Connection>,
-    watch: Watch,
-    silence: Alarm,
-}
-
-/// What reads and writes, whatever it runs over.
-type Connection = Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>;
 
 impl Upstreams {
     pub(crate) fn new(routes: &[Route]) -> Result<Self, StartError> {
@@ -145,13 +136,14 @@ impl Pool {
     }
 
     /// Sends a request and waits for the head of its answer, up to `patience` while nothing is uploaded. The body comes over
-    /// the same link, for as long as that is driven.
+    /// the same link.
     pub(super) async fn send(
         &self,
-        mut request: Request<Body>,
+        request: Request,
         upload: &Upload,
         patience: Duration,
-    ) -> Result<(Response<Incoming>, Link), NoAnswer> {
+    ) -> Result<(Head, Link), NoAnswer> {
+        let Request { mut head, mut body, is_chunked, is_head } = request;
         loop {
             let kept = self.take();
             let is_new = kept.is_none();
@@ -162,29 +154,30 @@ impl Pool {
                     connected.map_err(|_| NoAnswer::TooLate)?.map_err(NoAnswer::Connect)?
                 }
             };
-            match link.exchange(request, upload, patience).await {
-                Some(Ok(answer)) => return Ok((answer, link)),
-                // It was closed before anything of the request was sent: nobody has seen it.
-                Some(Err(mut failed)) => match failed.take_message() {
-                    Some(unsent) if !is_new => request = unsent,
-                    _ => return Err(NoAnswer::Exchange(failed.into_error())),
+            link.begin(Sending::new(head, body, is_chunked));
+            match link.exchange(is_head, upload, patience).await {
+                Ok(answer) => return Ok((answer, link)),
+                Err(Failed::TooLate) => return Err(NoAnswer::TooLate),
+                Err(Failed::Broken(cause)) => match link.into_unsent() {
+                    // It was closed before anything of the request was sent: nobody has seen it.
+                    Some(unsent) if !is_new => (head, body) = unsent,
+                    _ => return Err(NoAnswer::Exchange(cause)),
                 },
-                None => return Err(NoAnswer::TooLate),
             }
         }
     }
 
     /// To be used again. Whether it can be is seen then.
     pub(super) fn keep(&self, link: Link) {
-        if link.connection.is_some() {
+        if let Some(link) = link.rested() {
             self.lane().lock().push((link, Instant::now()));
         }
     }
 
     async fn connect(&self) -> Result<Link, Cause> {
         match &self.connector {
-            Connector::Plain(connector) => Link::over(connector.clone().call(self.uri.clone()).await?).await,
-            Connector::Tls(connector) => Link::over(connector.clone().call(self.uri.clone()).await?).await,
+            Connector::Plain(connector) => Ok(Link::over(connector.clone().call(self.uri.clone()).await?.into_inner())),
+            Connector::Tls(connector) => Ok(Link::over(TokioIo::new(connector.clone().call(self.uri.clone()).await?))),
         }
     }
 
@@ -200,101 +193,10 @@ impl Pool {
     fn take(&self) -> Option<Link> {
         loop {
             let (mut link, since) = self.lane().lock().pop()?;
-            if since.elapsed() < IDLE {
-                link.watch.glance(|cx| drive(&mut link.connection, cx));
-                if link.connection.is_some() && link.requests.is_ready() {
-                    return Some(link);
-                }
+            if since.elapsed() < IDLE && link.is_ready() {
+                return Some(link);
             }
         }
-    }
-}
-
-impl Link {
-    async fn over<I>(io: I) -> Result<Self, Cause>
-    where
-        I: Read + Write + Unpin + Send + 'static,
-    {
-        let (mut requests, connection) = http1::handshake(io).await?;
-        let (mut connection, watch): (Option<Connection>, _) = (Some(Box::pin(connection)), Watch::new());
-        // A request is taken only once the connection has been looked at.
-        poll_fn(|cx| {
-            watch.poll(cx, |cx| {
-                drive(&mut connection, cx);
-                requests.poll_ready(cx)
-            })
-        })
-        .await?;
-        Ok(Self { requests, connection, watch, silence: Alarm::default() })
-    }
-
-    /// The next part of an answer's body, or an error if it does not come before `deadline`.
-    pub(super) fn poll_part(
-        &mut self,
-        cx: &mut Context<'_>,
-        body: &mut Incoming,
-        mut deadline: impl FnMut() -> Instant,
-    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let mut part = |cx: &mut Context<'_>| Pin::new(&mut *body).poll_frame(cx).map_err(io::Error::other);
-        self.watch.poll(cx, |cx| {
-            // Whoever sends it waits to be asked.
-            if let Poll::Ready(part) = part(cx) {
-                return Poll::Ready(part);
-            }
-            drive(&mut self.connection, cx);
-            if let Poll::Ready(part) = part(cx) {
-                return Poll::Ready(part);
-            }
-            let late = || io::Error::new(io::ErrorKind::TimedOut, "the upstream fell silent");
-            self.silence.poll(cx, deadline()).map(|()| Some(Err(late())))
-        })
-    }
-
-    /// Leaves it to a task of its own: what is still to be sent must not wait for whoever reads the answer.
-    pub(super) fn run_by_itself(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            tokio::spawn(connection);
-        }
-    }
-
-    /// None if it took too long.
-    async fn exchange(
-        &mut self,
-        request: Request<Body>,
-        upload: &Upload,
-        patience: Duration,
-    ) -> Option<Result<Response<Incoming>, TrySendError<Request<Body>>>> {
-        let mut answer = pin!(self.requests.try_send_request(request));
-        let mut deadline = Instant::now() + patience;
-        poll_fn(|cx| {
-            self.watch.poll(cx, |cx| {
-                drive(&mut self.connection, cx);
-                if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-                    return Poll::Ready(Some(answer));
-                }
-                while self.silence.poll(cx, deadline).is_ready() {
-                    if !upload.goes_on() {
-                        return Poll::Ready(None);
-                    }
-                    deadline = Instant::now() + patience;
-                }
-                Poll::Pending
-            })
-        })
-        .await
-    }
-}
-
-/// Reads and writes what can be read and written now.
-fn drive(connection: &mut Option<Connection>, cx: &mut Context<'_>) {
-    if connection.as_mut().is_some_and(|connection| connection.as_mut().poll(cx).is_ready()) {
-        *connection = None;
-    }
-}
-
-impl fmt::Debug for Link {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Link").field("is_open", &self.connection.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -302,7 +204,7 @@ impl fmt::Display for NoAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(cause) => write!(f, "no connection: {cause}"),
-            Self::Exchange(error) => error.fmt(f),
+            Self::Exchange(cause) => cause.fmt(f),
             Self::TooLate => f.write_str("it took too long"),
         }
     }
@@ -311,8 +213,7 @@ impl fmt::Display for NoAnswer {
 impl std::error::Error for NoAnswer {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Connect(cause) => cause.source(),
-            Self::Exchange(error) => error.source(),
+            Self::Connect(cause) | Self::Exchange(cause) => cause.source(),
             Self::TooLate => None,
         }
     }

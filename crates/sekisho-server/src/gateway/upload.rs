@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
@@ -23,7 +23,6 @@ struct Progress {
     frames: AtomicU64,
     seen: AtomicU64,
     failed: AtomicU8,
-    is_over: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -33,12 +32,10 @@ struct Watched {
 }
 
 impl Upload {
-    pub(super) fn watch(body: Body) -> (Body, Self) {
-        if body.is_end_stream() {
-            return (body, Self(None));
-        }
+    pub(super) fn watch(body: Option<Body>) -> (Option<Body>, Self) {
+        let Some(body) = body.filter(|body| !body.is_end_stream()) else { return (None, Self(None)) };
         let progress = Arc::<Progress>::default();
-        (Body::new(Watched { body, progress: Arc::clone(&progress) }), Self(Some(progress)))
+        (Some(Body::new(Watched { body, progress: Arc::clone(&progress) })), Self(Some(progress)))
     }
 
     /// Whether something came from the client since this was asked last: then it is not the upstream that is slow.
@@ -49,11 +46,6 @@ impl Upload {
         })
     }
 
-    /// Whether some of it is still to come.
-    pub(super) fn is_under_way(&self) -> bool {
-        self.0.as_ref().is_some_and(|progress| !progress.is_over.load(Relaxed))
-    }
-
     /// What to tell a client that broke its own request.
     pub(super) fn failure(&self) -> Option<Problem> {
         match self.0.as_ref()?.failed.load(Relaxed) {
@@ -61,13 +53,6 @@ impl Upload {
             TOO_SLOW => Some(Problem::timed_out()),
             _ => None,
         }
-    }
-}
-
-/// Whoever sends it lets go of it at its end, or when it gives up.
-impl Drop for Watched {
-    fn drop(&mut self) {
-        self.progress.is_over.store(true, Relaxed);
     }
 }
 
