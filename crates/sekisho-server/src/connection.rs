@@ -224,10 +224,10 @@ async fn answer(
     response
 }
 
-async fn serve(live: &Live, side: Side, peer: Peer, head: Parts, body: Option<Body>) -> Response {
+async fn serve(live: &Live, side: Side, peer: Peer, mut head: Parts, body: Option<Body>) -> Response {
     let is_head = head.method == Method::HEAD;
     let mut response = match side {
-        Side::Gateway => gateway::serve(&live.app(), peer, head, body).await,
+        Side::Gateway => gateway::serve(&live.app(), peer, &mut head, body).await,
         Side::Api => api::serve(live, peer, Request::from_parts(head, body.unwrap_or_default())).await,
     };
     if is_head {

@@ -1,11 +1,13 @@
 //! Doors to parsers that are nobody else's business, for the fuzz targets: no part of the API.
 
 use axum::http::HeaderMap;
+use bytes::BytesMut;
 use prost::Message as _;
 use sekisho::outbound::{Settings, Terms};
 
 use crate::config::{self, ConfigError, DomainFile, JsonPointer, PathPattern};
 use crate::envoy::{Domain, messages::RateLimitRequest};
+use crate::gateway::wire::{self, framing::Step};
 use crate::gateway::{paths, usage::Usage};
 use crate::{api, cookie, envoy};
 
@@ -26,6 +28,26 @@ pub fn usage<'a>(content_type: &str, pieces: impl Iterator<Item = &'a [u8]>) -> 
     let mut usage = Usage::new(&pointers, content_type)?;
     pieces.for_each(|piece| _ = usage.read(piece));
     Some(usage.found().map(|(_, amount)| amount).collect())
+}
+
+/// An answer of an upstream that comes in pieces: its status, as much of its body as came, and whether that is all of it. None
+/// while its head is not whole.
+pub fn upstream_answer<'a>(
+    to_head: bool,
+    pieces: impl Iterator<Item = &'a [u8]>,
+) -> Result<Option<(u16, Vec<u8>, bool)>, String> {
+    let (mut input, mut head, mut body) = (BytesMut::new(), None, Vec::new());
+    for piece in pieces {
+        input.extend_from_slice(piece);
+        if head.is_none() {
+            head = wire::head::read(&mut input, to_head).map_err(|broken| broken.to_string())?;
+        }
+        let Some(head) = &mut head else { continue };
+        while let Step::Part(part) = head.framing.next(&mut input).map_err(|broken| broken.to_string())? {
+            body.extend_from_slice(&part);
+        }
+    }
+    Ok(head.map(|head| (head.status.as_u16(), body, head.framing.is_over())))
 }
 
 /// The session that cookies carry; how many a logout would end; what is left for the upstream.

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::alarm::Alarm;
+use crate::alarm::{Alarm, lately};
 use crate::conduct::Conduct;
 use crate::config::Connections;
 use crate::pace::Pace;
@@ -46,7 +46,7 @@ impl Socket {
     /// The first bytes were awaited to know the protocol, so the first head is on its way.
     pub(crate) fn expect_heads(&mut self, conduct: Arc<Conduct>, limits: &Connections) {
         let (head, pause) = (limits.header_timeout, limits.idle_timeout);
-        let (since, alarm) = (Instant::now(), Alarm::default());
+        let (since, alarm) = (lately(), Alarm::default());
         self.heads = Some(Heads { conduct, head, pause, after: 0, is_begun: true, since, alarm });
     }
 
@@ -55,7 +55,7 @@ impl Socket {
             Poll::Ready(Ok(bytes)) => {
                 self.reading.moved(bytes);
                 if let Some(heads) = &mut self.heads {
-                    heads.since = Instant::now();
+                    heads.since = lately();
                 }
                 Poll::Ready(Ok(bytes))
             }
@@ -80,14 +80,14 @@ impl Heads {
 
     fn came(&mut self, bytes: usize) {
         if !self.is_busy() && bytes > 0 && !self.is_begun {
-            (self.is_begun, self.since) = (true, Instant::now());
+            (self.is_begun, self.since) = (true, lately());
         }
     }
 
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.is_busy() {
             // Nobody may ask again when the answer has gone out: by then the alarm has to be set.
-            let _ = self.alarm.poll(cx, Instant::now() + self.pause);
+            let _ = self.alarm.poll(cx, lately() + self.pause);
             return Poll::Pending;
         }
         let (patience, reason) = match self.is_begun {

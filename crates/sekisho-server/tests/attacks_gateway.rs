@@ -489,3 +489,61 @@ fn f60_a_connection_is_used_again_after_an_answer_without_a_body() {
         assert_eq!(connections.lock().unwrap().len(), 1, "{:?}", String::from_utf8_lossy(answer));
     }
 }
+
+#[test]
+fn long_answers_come_through_whole_in_either_framing() {
+    let body: Vec<u8> = (0..3_000_000_u32).map(|i| b'a' + (i % 23) as u8).collect();
+    let whole = String::from_utf8(body.clone()).unwrap();
+    let length = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).into_bytes();
+    let mut chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
+    for chunk in body.chunks(70_001) {
+        chunked.extend(format!("{:x}\r\n", chunk.len()).into_bytes());
+        chunked.extend(chunk);
+        chunked.extend(b"\r\n");
+    }
+    chunked.extend(b"0\r\n\r\n");
+    for answer in [[length, body].concat(), chunked] {
+        let origin = Origin::start(move |stream| stream.write_all(&answer).is_ok());
+        let server = gateway(origin.address);
+        for _ in 0..3 {
+            let reply = server.gateway("GET", "/x", &[]);
+            assert!(reply.status == 200 && reply.text == whole, "{} bytes came", reply.text.len());
+        }
+        until(|| server.counted("calls", "127.0.0.1") == (3, 0));
+    }
+}
+
+#[test]
+fn an_answer_may_come_before_all_was_uploaded() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = gateway(listener.local_addr().unwrap());
+    let origin = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut heard = Vec::new();
+        while !heard.windows(5).any(|window| window == b"first") {
+            let mut part = [0; 1024];
+            let length = stream.read(&mut part).unwrap();
+            assert_ne!(length, 0, "{}", String::from_utf8_lossy(&heard));
+            heard.extend_from_slice(&part[..length]);
+        }
+        stream.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\n\r\nbig").unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let mut stream = TcpStream::connect(server.addresses.gateway).unwrap();
+    write!(stream, "POST /x HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n").unwrap();
+    assert_eq!(raw_answer(&mut stream).0, "413", "nothing more was sent");
+    drop(stream);
+    origin.join().unwrap();
+    until(|| server.counted("calls", "127.0.0.1") == (1, 0));
+}
+
+#[test]
+fn an_answer_to_head_says_only_the_length_that_the_upstream_said() {
+    for (said, passed) in [("transfer-encoding: chunked", ""), ("content-length: 7", "7")] {
+        let answer = format!("HTTP/1.1 200 OK\r\n{said}\r\n\r\n").into_bytes();
+        let origin = Origin::start(move |stream| stream.write_all(&answer).is_ok());
+        let server = gateway(origin.address);
+        let reply = server.gateway("HEAD", "/x", &[]);
+        assert_eq!((reply.status, reply.header("content-length")), (200, passed));
+    }
+}

@@ -119,23 +119,38 @@ impl Reader {
 #[derive(Debug, Clone)]
 pub struct WallClock {
     start: Instant,
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
     /// The wall's time at `start`, as the latest look at it has it; it only grows.
-    at_start: Arc<AtomicU64>,
+    at_start: AtomicU64,
+    /// When that was, in microseconds since `start`.
+    looked: AtomicU64,
 }
 
 impl WallClock {
+    /// In microseconds. A wall clock that is set forward is believed this much later.
+    const LOOK: u64 = 1_000;
+
     #[allow(clippy::disallowed_methods, reason = "this is the one door to the system's clocks")]
     pub fn new() -> Self {
-        Self { start: Instant::now(), at_start: Arc::new(AtomicU64::new(wall())) }
+        let inner = Inner { at_start: AtomicU64::new(wall()), looked: AtomicU64::new(0) };
+        Self { start: Instant::now(), inner: Arc::new(inner) }
     }
 
-    fn reading(&self, passed: u64, wall: u64) -> Timestamp {
-        let seen = wall.saturating_sub(passed);
-        let mut at_start = self.at_start.load(Ordering::Relaxed);
-        if seen > at_start {
-            at_start = self.at_start.fetch_max(seen, Ordering::Relaxed).max(seen);
+    /// Looks at the wall once in a while only: two readings take twice as long as one.
+    fn reading(&self, passed: u64, wall: impl FnOnce() -> u64) -> Timestamp {
+        let Inner { at_start, looked } = &*self.inner;
+        if passed.saturating_sub(looked.load(Ordering::Relaxed)) >= Self::LOOK {
+            looked.store(passed, Ordering::Relaxed);
+            let seen = wall().saturating_sub(passed);
+            if seen > at_start.load(Ordering::Relaxed) {
+                at_start.fetch_max(seen, Ordering::Relaxed);
+            }
         }
-        Timestamp(at_start.saturating_add(passed))
+        Timestamp(at_start.load(Ordering::Relaxed).saturating_add(passed))
     }
 }
 
@@ -147,7 +162,7 @@ impl Default for WallClock {
 
 impl Clock for WallClock {
     fn now(&self) -> Timestamp {
-        self.reading(micros(self.start.elapsed()), wall())
+        self.reading(micros(self.start.elapsed()), wall)
     }
 }
 
@@ -286,9 +301,14 @@ mod tests {
 
     #[test]
     fn a_wall_clock_follows_the_wall_forwards_only() {
-        let clock = WallClock { start: WallClock::new().start, at_start: Arc::new(AtomicU64::new(1_000)) };
-        let readings = [(0, 1_000), (5, 1_005), (6, 9_006), (7, 400), (8, 9_100)];
-        assert_eq!(readings.map(|(passed, wall)| clock.reading(passed, wall).0), [1_000, 1_005, 9_006, 9_007, 9_100]);
+        let inner = Inner { at_start: AtomicU64::new(1_000_000), looked: AtomicU64::new(0) };
+        let clock = WallClock { start: WallClock::new().start, inner: Arc::new(inner) };
+        let readings =
+            [(0, 0), (1_000, 1_001_000), (1_001, 9_000_000), (2_000, 9_002_000), (3_000, 400), (4_000, 9_005_000)];
+        assert_eq!(
+            readings.map(|(passed, wall)| clock.reading(passed, || wall).0),
+            [1_000_000, 1_001_000, 1_001_001, 9_002_000, 9_003_000, 9_005_000]
+        );
     }
 
     #[test]

@@ -56,6 +56,21 @@ pub(super) fn usage(input: &[u8]) -> String {
     format!("{:?}", whole.map(|amounts| amounts.len()))
 }
 
+/// What was asked, then the bytes of an upstream. However they are cut into pieces, they are the same answer or none.
+pub(super) fn upstream_answers(input: &[u8]) -> String {
+    let (asked, bytes) = line(input);
+    let read = |size| fuzzing::upstream_answer(asked == b"HEAD", bytes.chunks(size));
+    let whole = read(bytes.len().max(1));
+    for size in [1, 7] {
+        assert_eq!(read(size), whole, "in pieces of {size}");
+    }
+    match whole {
+        Ok(Some((status, body, is_over))) => format!("{status} {} {is_over}", body.is_empty()),
+        Ok(None) => "not whole".to_owned(),
+        Err(broken) => broken,
+    }
+}
+
 /// A message as gRPC carries it.
 pub(super) fn envoy_grpc(input: &[u8]) -> String {
     format!("{:?}", fuzzing::envoy_message(input, &EDGE))

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::Target;
 
-pub const TARGETS: [Target; 35] = [
+pub const TARGETS: [Target; 36] = [
     target("client_ip", names::client_ip),
     target("subjects", names::subjects),
     target("key_templates", names::key_templates),
@@ -28,6 +28,7 @@ pub const TARGETS: [Target; 35] = [
     target("paths", doors::paths),
     target("cookies", doors::cookies),
     target("usage", doors::usage),
+    target("upstream_answers", doors::upstream_answers),
     target("envoy_grpc", doors::envoy_grpc),
     target("envoy_json", doors::envoy_json),
     target("api_bodies", doors::bodies),

@@ -48,7 +48,7 @@ pub(super) struct Errand<'a> {
 /// settles what was reserved, because the upstream may have done the work.
 pub(super) async fn forward(
     errand: Errand<'_>,
-    mut head: Parts,
+    head: &mut Parts,
     body: Option<Body>,
     mut admission: Admission,
 ) -> Response<Body> {
@@ -67,7 +67,7 @@ pub(super) async fn forward(
         errand.caller.take_credentials(&mut head.headers);
     }
     let target = target(&to.upstream, &head.uri);
-    let request = match request(&errand, &pool.host, &target, &head, body) {
+    let request = match request(&errand, &pool.host, &target, head, body) {
         Ok(request) => request,
         Err(problem) => return failed(problem, admission.decision()),
     };

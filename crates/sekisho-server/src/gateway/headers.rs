@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use axum::http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
 };
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
@@ -53,23 +53,35 @@ fn is_about_the_client(name: &str) -> bool {
             ))
 }
 
-/// What no route takes, whatever it matches: requests that two servers could read in two ways.
-pub(crate) fn refuse(head: &Parts) -> Option<Problem> {
-    if head.method == Method::CONNECT || head.headers.contains_key(UPGRADE) {
-        return Some(Problem::not_implemented("this gateway does not upgrade connections"));
+/// Of those who say what they mean in a header, because a form can only say GET and POST.
+pub(super) fn overrides_method(name: &str) -> bool {
+    matches!(name, "x-http-method-override" | "x-http-method" | "x-method-override")
+}
+
+/// Refuses what no route takes, whatever it matches: requests that two servers could read in two ways. Of others it tells
+/// whether a header says that another method is meant.
+pub(super) fn look_through(head: &Parts) -> Result<bool, Problem> {
+    let (mut upgrades, mut overrides, mut twin) = (head.method == Method::CONNECT, false, None);
+    for name in head.headers.keys().map(HeaderName::as_str) {
+        upgrades |= name == "upgrade";
+        overrides |= overrides_method(name);
+        if name.contains('_') && is_about_the_client(&name.replace('_', "-")) {
+            twin = twin.or(Some(name));
+        }
+    }
+    if upgrades {
+        return Err(Problem::not_implemented("this gateway does not upgrade connections"));
     }
     if head.version < Version::HTTP_2 && head.uri.authority().is_some() {
-        return Some(Problem::misdirected("this is no forward proxy: send the path alone"));
+        return Err(Problem::misdirected("this is no forward proxy: send the path alone"));
     }
     if !names_one_host(head) {
-        return Some(Problem::bad_input("host", "a request is for one host, and says so once"));
+        return Err(Problem::bad_input("host", "a request is for one host, and says so once"));
     }
-    let twin =
-        |name: &&HeaderName| name.as_str().contains('_') && is_about_the_client(&name.as_str().replace('_', "-"));
-    head.headers
-        .keys()
-        .find(twin)
-        .map(|name| Problem::bad_input(name.as_str(), format!("the header `{name}` is not taken")))
+    match twin {
+        Some(name) => Err(Problem::bad_input(name, format!("the header `{name}` is not taken"))),
+        None => Ok(overrides),
+    }
 }
 
 /// `Host` and `:authority` are one, and are what a host can be: servers differ in which they believe.
@@ -286,7 +298,8 @@ mod tests {
             head.headers = map(&[("host", "api.example"), (name, "1")]);
             head
         };
-        assert!(refuse(&head("x_forwarded_for")).is_some() && refuse(&head("x_sekisho_user")).is_some());
-        assert!(refuse(&head("my_header")).is_none() && refuse(&head("x-forwarded-for")).is_none());
+        let is_taken = |name: &str| look_through(&head(name)).is_ok();
+        assert!(!is_taken("x_forwarded_for") && !is_taken("x_sekisho_user") && !is_taken("upgrade"));
+        assert!(is_taken("my_header") && is_taken("x-forwarded-for"));
     }
 }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::pool::Cause;
 use super::upload::Upload;
 use super::wire::{Broken, Framing, Head, Sending, Step, Unsent, head};
-use crate::alarm::Alarm;
+use crate::alarm::{Alarm, lately};
 
 /// So much is asked for at once: of heads and small answers, and of what is known to be long.
 const LITTLE: usize = 8 * 1024;
@@ -73,7 +73,7 @@ impl Link {
         upload: &Upload,
         patience: Duration,
     ) -> Result<Head, Failed> {
-        let mut deadline = Instant::now() + patience;
+        let mut deadline = lately() + patience;
         let mut unsent = None;
         poll_fn(|cx| {
             if unsent.is_none() {
@@ -103,7 +103,7 @@ impl Link {
                 if !upload.goes_on() {
                     return Poll::Ready(Err(Failed::TooLate));
                 }
-                deadline = Instant::now() + patience;
+                deadline = lately() + patience;
             }
             Poll::Pending
         })

@@ -16,7 +16,7 @@ use std::net::IpAddr;
 
 use axum::body::Body;
 use axum::http::Method;
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::response::{IntoResponse, Response};
@@ -36,15 +36,17 @@ use forward::Errand;
 pub(crate) const OWN: [&str; 4] = ["/livez", "/healthz", "/readyz", "/api/config/usage"];
 
 /// One request of a client. hyper calls this itself: a router and its layers would cost more than the decision.
-pub(crate) async fn serve(app: &App, peer: Peer, head: Parts, body: Option<Body>) -> Response {
+///
+/// The head is lent all the way down: each of these functions would keep a copy of it otherwise.
+pub(crate) async fn serve(app: &App, peer: Peer, head: &mut Parts, body: Option<Body>) -> Response {
     let start = Instant::now();
     let (meter, answer) = if let Some(own) = OWN.iter().position(|path| *path == head.uri.path()) {
-        (&app.meters.own[own], answer_own(app, peer, &head).await)
+        (&app.meters.own[own], answer_own(app, peer, head).await)
     } else if let Some((heights, place)) = elevation::asked(app, head.uri.path()) {
         // In a box of its own, as below.
-        (&app.meters.elevation[place], Box::pin(elevation::answer(app, heights, peer, head, body)).await)
+        (&app.meters.elevation[place], Box::pin(elevation::answer(app, heights, peer, head.clone(), body)).await)
     } else {
-        match find(&app.config.routes, &head) {
+        match find(&app.config.routes, head) {
             Ok((index, route)) => (&app.meters.routes[index], govern(app, route, peer, head, body).await),
             Err(problem) => (&app.meters.other, Err(problem)),
         }
@@ -67,27 +69,18 @@ async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Pro
 
 /// The route for a request, and its number.
 fn find<'a>(routes: &'a [Route], head: &Parts) -> Result<(usize, &'a Route), Problem> {
-    if let Some(problem) = headers::refuse(head) {
-        return Err(problem);
-    }
+    let says_method = headers::look_through(head)?;
     let found = route(routes, host(head), &head.method, head.uri.path())?;
-    if overrides(routes, found, head) {
+    if says_method && overrides(routes, found, head) {
         return Err(Problem::bad_input("", "the method may not be overridden here"));
     }
     let number = routes.iter().position(|route| std::ptr::eq(route, found)).unwrap_or_default();
     Ok((number, found))
 }
 
-/// Of those who say what they mean in a header, because a form can only say GET and POST.
-static METHOD_OVERRIDES: [HeaderName; 3] = [
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-method-override"),
-];
-
 /// A server behind may do as such a header says; then it must not be another route's business.
 fn overrides(routes: &[Route], found: &Route, head: &Parts) -> bool {
-    let mut said = head.headers.iter().filter(|(name, _)| METHOD_OVERRIDES.contains(name));
+    let mut said = head.headers.iter().filter(|(name, _)| headers::overrides_method(name.as_str()));
     said.any(|(_, value)| {
         let meant = Method::from_bytes(value.as_bytes().to_ascii_uppercase().as_slice()).ok();
         let other = meant.and_then(|method| route(routes, host(head), &method, head.uri.path()).ok());
@@ -141,7 +134,13 @@ fn is_named(host: &str, wanted: &str) -> bool {
 }
 
 /// Finds out who it is, then answers; where that was a session that lives on, so does its cookie.
-async fn govern(app: &App, route: &Route, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
+async fn govern(
+    app: &App,
+    route: &Route,
+    peer: Peer,
+    head: &mut Parts,
+    body: Option<Body>,
+) -> Result<Response, Problem> {
     let client = facts::client(app, peer, &head.headers);
     let cookie = &app.config.sessions.cookie.name;
     let mut caller = caller::establish(app, &route.require, &route.policy, cookie, client, &head.headers).await?;
@@ -156,7 +155,7 @@ async fn answer(
     route: &Route,
     peer: Peer,
     client: IpAddr,
-    head: Parts,
+    head: &mut Parts,
     body: Option<Body>,
     caller: &Caller,
 ) -> Result<Response, Problem> {
@@ -171,7 +170,7 @@ async fn answer(
             }
             turn(&decision).await;
             if fixed.logout {
-                logout::end(app, &head).await?;
+                logout::end(app, head).await?;
             }
             let mut response = Response::new(Body::from(fixed.body.clone()));
             *response.status_mut() = fixed.status;

@@ -20,6 +20,7 @@ use tower::Service as _;
 use super::link::{Failed, Link};
 use super::upload::Upload;
 use super::wire::{Head, Sending};
+use crate::alarm::lately;
 use crate::config::{Action, Route, Upstream};
 use crate::crew;
 use crate::start::StartError;
@@ -170,7 +171,7 @@ impl Pool {
     /// To be used again. Whether it can be is seen then.
     pub(super) fn keep(&self, link: Link) {
         if let Some(link) = link.rested() {
-            self.lane().lock().push((link, Instant::now()));
+            self.lane().lock().push((link, lately()));
         }
     }
 
@@ -193,7 +194,7 @@ impl Pool {
     fn take(&self) -> Option<Link> {
         loop {
             let (mut link, since) = self.lane().lock().pop()?;
-            if since.elapsed() < IDLE && link.is_ready() {
+            if lately() < since + IDLE && link.is_ready() {
                 return Some(link);
             }
         }

@@ -5,6 +5,7 @@ mod client;
 use std::net::{IpAddr, Ipv6Addr};
 
 use sha2::{Digest as _, Sha256};
+use smol_str::{SmolStr, SmolStrBuilder, ToSmolStr as _, format_smolstr};
 
 use crate::error::Invalid;
 use crate::key::{Endpoint, Subject};
@@ -63,14 +64,16 @@ impl SubjectPart {
         }
     }
 
-    fn of(&self, facts: &Facts, ipv6_prefix: u8) -> Result<String, Invalid> {
+    fn of(&self, facts: &Facts, ipv6_prefix: u8) -> Result<SmolStr, Invalid> {
         let needed = |fact: &str| Invalid::new(format!("facts.{fact}"), "is needed to build this policy's subject");
         let ip = || facts.ip.map(|ip| group(ip, ipv6_prefix)).ok_or_else(|| needed("ip"));
         match self {
             Self::Ip => ip(),
-            Self::IpUa => Ok(format!("{}:{}", ip()?, user_agent_hash(facts.user_agent.as_deref().unwrap_or("")))),
-            Self::User => facts.user.clone().ok_or_else(|| needed("user")),
-            Self::Endpoint => facts.path.clone().ok_or_else(|| needed("path")),
+            Self::IpUa => {
+                Ok(format_smolstr!("{}:{}", ip()?, user_agent_hash(facts.user_agent.as_deref().unwrap_or(""))))
+            }
+            Self::User => facts.user.as_ref().map(SmolStr::new).ok_or_else(|| needed("user")),
+            Self::Endpoint => facts.path.as_ref().map(SmolStr::new).ok_or_else(|| needed("path")),
             Self::Header(name) => named(&facts.headers, name).ok_or_else(|| needed(&format!("headers.{name}"))),
             Self::Claim(name) => named(&facts.claims, name).ok_or_else(|| needed(&format!("claims.{name}"))),
         }
@@ -117,8 +120,8 @@ impl SubjectSpec {
     }
 }
 
-fn named(pairs: &[(String, String)], name: &str) -> Option<String> {
-    pairs.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
+fn named(pairs: &[(String, String)], name: &str) -> Option<SmolStr> {
+    pairs.iter().find(|(known, _)| known == name).map(|(_, value)| SmolStr::new(value))
 }
 
 fn user_agent_hash(user_agent: &str) -> String {
@@ -127,27 +130,28 @@ fn user_agent_hash(user_agent: &str) -> String {
 }
 
 /// IPv4-mapped addresses are the IPv4 client they stand for; one IPv6 network is one client.
-fn group(ip: IpAddr, ipv6_prefix: u8) -> String {
+fn group(ip: IpAddr, ipv6_prefix: u8) -> SmolStr {
     match client::canonical(ip) {
         v4 @ IpAddr::V4(_) => address(v4),
         IpAddr::V6(v6) => {
             let mask = u128::MAX << (128 - u32::from(ipv6_prefix));
-            Ipv6Addr::from_bits(v6.to_bits() & mask).to_string()
+            Ipv6Addr::from_bits(v6.to_bits() & mask).to_smolstr()
         }
     }
 }
 
-/// An address as its `to_string` has it. For IPv4 at a fifth of the cost: nearly every request comes this way.
-pub fn address(ip: IpAddr) -> String {
-    let IpAddr::V4(v4) = ip else { return ip.to_string() };
-    let mut text = String::with_capacity(15);
+/// An address as its `to_string` has it. For IPv4 at a fifth of the cost, and without an allocation: nearly every request
+/// comes this way.
+pub fn address(ip: IpAddr) -> SmolStr {
+    let IpAddr::V4(v4) = ip else { return ip.to_smolstr() };
+    let mut text = SmolStrBuilder::new();
     for (i, octet) in v4.octets().into_iter().enumerate() {
         if i > 0 {
             text.push('.');
         }
         text.push_str(itoa::Buffer::new().format(octet));
     }
-    text
+    text.finish()
 }
 
 #[cfg(test)]
