@@ -429,6 +429,7 @@ async fn a_touch_of_what_was_read_is_one_round_trip() {
     assert_eq!(touched.document.as_str(), seeds_of(&server));
     // One that could not live that long is not made to.
     setex(&server, "s", &seeds(86_000));
+    server.command(&["EXPIRE", "session:u:s", "100"]).expect_success();
     until_copied(&server, &sessions, &id("s")).await;
     let touched = sessions.touch(&id("s"), None).await.unwrap().unwrap();
     assert!(touched.ttl.unwrap() <= Duration::from_secs(400), "{touched:?}");
