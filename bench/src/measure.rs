@@ -3,21 +3,30 @@
 
 use std::hint::black_box;
 use std::sync::Barrier;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub(crate) struct Contender<'a> {
-    /// Runs the whole sequence of one thread.
-    pub(crate) run: Box<dyn Fn(usize) + Sync + 'a>,
+    /// Runs the whole sequence of one thread, and says what of it counts.
+    pub(crate) run: Box<dyn Fn(usize) -> Duration + Sync + 'a>,
 }
 
 impl<'a> Contender<'a> {
+    #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
     pub(crate) fn new(run: impl Fn(usize) + Sync + 'a) -> Self {
+        Self::timed(move |thread| {
+            let start = Instant::now();
+            run(thread);
+            start.elapsed()
+        })
+    }
+
+    /// For those that have to prepare what they ask for in between.
+    pub(crate) fn timed(run: impl Fn(usize) -> Duration + Sync + 'a) -> Self {
         Self { run: Box::new(run) }
     }
 }
 
 /// Nanoseconds per operation of each contender in each round, on `threads` pinned threads.
-#[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
 pub(crate) fn rounds(contenders: &[Contender<'_>], threads: usize, operations: usize, rounds: usize) -> Vec<Vec<f64>> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let mut times = vec![Vec::new(); contenders.len()];
@@ -30,9 +39,7 @@ pub(crate) fn rounds(contenders: &[Contender<'_>], threads: usize, operations: u
                         core_affinity::set_for_current(*core);
                     }
                     barrier.wait();
-                    let start = Instant::now();
-                    (contender.run)(thread);
-                    start.elapsed()
+                    (contender.run)(thread)
                 };
                 let handles: Vec<_> = (0..threads).map(|t| scope.spawn(move || run(t))).collect();
                 handles.into_iter().map(|h| h.join().unwrap()).max().unwrap()

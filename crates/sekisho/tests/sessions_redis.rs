@@ -337,12 +337,14 @@ async fn c11_what_anybody_changes_is_seen_by_the_next_get_of_a_copy() {
         &["SETEX", "seen:{session:u:s}", "100", "1"],
         &["FLUSHALL"],
     ];
-    for change in changes {
+    for (change, is_touched) in changes.iter().flat_map(|change| [(change, false), (change, true)]) {
         server.command(&["FLUSHALL"]).expect_success();
         setex(&server, "s", &seeds(60));
         until_copied(&server, &sessions, &id("s")).await;
         server.command(change).expect_success();
-        assert_eq!(sessions.get(&id("s")).await.unwrap(), None, "{change:?}");
+        let found =
+            if is_touched { sessions.touch(&id("s"), None).await } else { sessions.get(&id("s")).await }.unwrap();
+        assert_eq!(found, None, "{change:?}");
     }
     // What is written over it is what is read, and an expiry that moves is told.
     server.command(&["FLUSHALL"]).expect_success();
@@ -403,6 +405,34 @@ async fn a_save_of_what_is_known_to_be_alive_is_one_command() {
     assert!(stored.ttl.unwrap().as_millis().abs_diff(left as u128) < 5_000, "{stored:?}");
     assert_eq!(counts()[0], before[0]);
     assert_eq!(sessions.get(&id("s")).await.unwrap().unwrap().document, old);
+}
+
+#[tokio::test]
+async fn a_touch_of_what_was_read_is_one_round_trip() {
+    let server = RedisServer::start();
+    let sessions = sessions_on(&server).await;
+    setex(&server, "s", &seeds(60));
+    until_copied(&server, &sessions, &id("s")).await;
+    let counts = || ["evalsha", "mget", "time"].map(|command| calls_of(&server, command));
+    // The script asks for the time itself.
+    let before = counts();
+    for seconds in [1_000, 2_000, 500] {
+        let touched = sessions.touch(&id("s"), Some(Duration::from_secs(seconds))).await.unwrap().unwrap();
+        assert_eq!(touched.document.as_str(), seeds_of(&server));
+        let left = u128::try_from(server.command(&["PTTL", "session:u:s"]).int()).unwrap();
+        assert!(touched.ttl.unwrap().as_millis().abs_diff(left) < 5_000, "{touched:?} {left}");
+    }
+    assert_eq!(counts(), [before[0] + 3, before[1], before[2] + 3]);
+    // What another client writes over it is what is told, after another look.
+    setex(&server, "s", &seeds(30));
+    let touched = sessions.touch(&id("s"), None).await.unwrap().unwrap();
+    assert_eq!(touched.document.as_str(), seeds_of(&server));
+    // One that could not live that long is not made to.
+    setex(&server, "s", &seeds(86_000));
+    server.command(&["EXPIRE", "session:u:s", "100"]).expect_success();
+    until_copied(&server, &sessions, &id("s")).await;
+    let touched = sessions.touch(&id("s"), None).await.unwrap().unwrap();
+    assert!(touched.ttl.unwrap() <= Duration::from_secs(400), "{touched:?}");
 }
 
 #[tokio::test]

@@ -16,6 +16,8 @@ pub struct Value<T>(Arc<Body<T>>);
 #[repr(C)]
 pub(super) struct Body<T> {
     times: Times,
+    /// What the content says as well, but that lies further away.
+    is_missing: bool,
     hits: Hits,
     bytes: u64,
     content: Content<T>,
@@ -64,7 +66,8 @@ impl<T> Value<T> {
     fn of(content: Content<T>, weight: u64, validators: Validators, times: Times) -> Self {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let beside = size_of::<Body<T>>() + text(&validators.etag) + text(&validators.last_modified);
-        Self(Arc::new(Body { times, hits: Hits::default(), bytes: weight + beside as u64, content, validators }))
+        let (is_missing, bytes) = (matches!(content, Content::Missing), weight + beside as u64);
+        Self(Arc::new(Body { times, is_missing, hits: Hits::default(), bytes, content, validators }))
     }
 
     /// Whether it has been here before, and the origin has said that it has not changed.
@@ -110,7 +113,7 @@ impl<T> Held<T> {
 
     #[inline]
     pub(super) fn is_missing(&self) -> bool {
-        matches!(self.0.0.content, Content::Missing)
+        self.0.0.is_missing
     }
 
     #[inline]

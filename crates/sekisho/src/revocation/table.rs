@@ -2,11 +2,15 @@
 //! other, and the processor goes on to the next check while memory answers.
 //!
 //! It is extendible hashing. The upper bits of a hash choose a page of 4 KiB through the directory, the lower ones a line of
-//! 64 bytes in it, which has room for four entries: a check that is not in the caches reads one of them, in most cases. Before
-//! it, a filter of a byte an entry, which caches hold, tells most names that are not there. A page that is full is written anew, into one page or two, and published in the directory; the old one is used again later.
+//! 64 bytes in it, which has room for five entries: a check that is not in the caches reads one of them, in most cases. Before
+//! it, a filter of a byte an entry, which caches hold, tells most names that are not there. A page that is full is written
+//! anew, into one page or two, and published in the directory; the old one is used again later.
 //!
-//! Whoever reads meanwhile may see a page that is already used for others. An entry that it finds is true wherever it stands.
-//! That there is none is believed only if the directory still says the same afterwards.
+//! Whoever reads meanwhile may see a page that is already used for others. So what was found, or that nothing was, is believed
+//! only if the directory still says the same afterwards.
+//!
+//! A line that is not in the caches takes longer than all the rest of a check, so what counts is how many bytes there are: an
+//! entry is twelve, and pages are filled as far as one line of a page seldom spills into the next.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,20 +21,24 @@ use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 use super::large;
 use crate::store::memory::fingerprint::Fingerprint;
 
-const SLOTS: usize = 4;
+const SLOTS: usize = 5;
 const LINES: usize = 64;
 /// Entries in a page before it is written anew.
-const FULL: usize = LINES * SLOTS / 4 * 3;
+const FULL: usize = LINES * SLOTS * 85 / 100;
 /// As many as the machine maps at once, if it can: then it knows by heart where every page is.
 const PAGES_PER_CHUNK: usize = large::BYTES / size_of::<Page>();
-/// Four gibibytes of pages: a hundred million entries.
+/// Four gibibytes of pages: more than a hundred million entries.
 const CHUNKS: usize = 1 << 11;
 const DEPTHS: usize = 21;
 
-/// Two words an entry: the first lane, then half of the second above the deadline. No deadline, no entry.
+/// Names by their hashes, and their deadlines. No deadline, no entry.
 #[derive(FromBytes, IntoBytes, KnownLayout)]
 #[repr(C, align(64))]
-struct Line([[AtomicU64; 2]; SLOTS]);
+struct Line {
+    hashes: [AtomicU64; SLOTS],
+    until: [AtomicU32; SLOTS],
+    rest: [u8; 4],
+}
 
 #[derive(FromBytes, IntoBytes, KnownLayout)]
 #[repr(C)]
@@ -38,7 +46,7 @@ struct Page([Line; LINES]);
 
 /// Three bits for each entry of a page, all in one word.
 #[derive(Default)]
-struct Filter([AtomicU64; 16]);
+struct Filter([AtomicU64; 32]);
 
 /// Filters stand beside each other and not by their pages: so they are in few pages of the machine's memory.
 struct Chunk {
@@ -88,10 +96,12 @@ struct Kept {
     depth: u32,
 }
 
+/// The hash is one lane of a fingerprint, mixed: by 61 bits two names differ, so that among a million entries a name that is
+/// none of them is taken for one with a chance of one to two million millions.
 #[derive(Clone, Copy)]
 struct Entry {
-    lane: u64,
-    rest: u64,
+    hash: u64,
+    until: u32,
 }
 
 impl Table {
@@ -108,43 +118,39 @@ impl Table {
     }
 
     /// The deadline that is known of a name.
+    #[inline]
     pub(super) fn until(&self, name: Fingerprint) -> Option<u32> {
-        let (entry, hash) = (Entry::new(name, 0), name.table_hash());
+        let hash = name.table_hash();
         loop {
             let depth = self.depth.load(Ordering::Acquire);
             let place = self.place(hash, depth);
             let published = place.load(Ordering::Acquire);
             let (page, filter) = self.page(published);
-            if filter.may_have(hash) {
-                let until = page.until(entry, hash);
-                if until > 0 {
-                    return Some(until);
-                }
-            }
+            let until = if filter.may_have(hash) { page.until(hash) } else { 0 };
             if place.load(Ordering::Acquire) == published && self.depth.load(Ordering::Acquire) == depth {
-                return None;
+                return (until > 0).then_some(until);
             }
         }
     }
 
     /// Adds an entry, or lets a known one live longer if that `extends` it. What had run out `before` may go.
     pub(super) fn put(&self, name: Fingerprint, until: u32, extends: bool, before: u32) {
-        let (entry, hash) = (Entry::new(name, until.max(1)), name.table_hash());
+        let entry = Entry { hash: name.table_hash(), until: until.max(1) };
         let mut writer = self.writer.lock();
         loop {
             let depth = self.depth.load(Ordering::Relaxed);
-            let published = self.place(hash, depth).load(Ordering::Relaxed);
+            let published = self.place(entry.hash, depth).load(Ordering::Relaxed);
             let ((page, filter), number) = (self.page(published), published as u32 as usize);
-            if let Some(slot) = page.find(entry, hash) {
+            if let Some(known) = page.find(entry.hash) {
                 if extends {
-                    // One writer: nothing comes between. The greater deadline is the greater word.
-                    slot[1].fetch_max(entry.rest, Ordering::Release);
+                    // One writer: nothing comes between.
+                    known.fetch_max(entry.until, Ordering::Release);
                 }
                 return;
             }
-            if (writer.pages[number].entries as usize) < FULL || !self.make_room(&mut writer, hash, before) {
-                page.add(entry, hash);
-                filter.add(hash);
+            if (writer.pages[number].entries as usize) < FULL || !self.make_room(&mut writer, entry.hash, before) {
+                page.add(entry);
+                filter.add(entry.hash);
                 writer.pages[number].entries += 1;
                 writer.entries += 1;
                 return;
@@ -167,7 +173,7 @@ impl Table {
         let old = self.place(hash, depth).load(Ordering::Relaxed);
         let number = old as u32 as usize;
         let Kept { entries, depth: own } = writer.pages[number];
-        let stay: Vec<Entry> = self.page(old).0.entries().filter(|entry| entry.rest as u32 > before).collect();
+        let stay: Vec<Entry> = self.page(old).0.entries().filter(|entry| entry.until > before).collect();
         let splits = stay.len() > FULL / 4 * 3;
         // Also where hashes are more alike than chance makes them, which keyed ones are not.
         if writer.free.len() + CHUNKS * PAGES_PER_CHUNK < writer.pages.len() + 2 || own as usize + 2 > DEPTHS {
@@ -179,15 +185,15 @@ impl Table {
         let depth = self.depth.load(Ordering::Relaxed);
         let below = own + u32::from(splits);
         for half in 0..=u32::from(splits) {
-            let is_here = |entry: &&Entry| !splits || (entry.hash() >> (63 - own)) as u32 & 1 == half;
+            let is_here = |entry: &&Entry| !splits || (entry.hash >> (63 - own)) as u32 & 1 == half;
             let new = self.take_page(writer, below);
             let (page, filter) = self.page(u64::from(new));
             page.clear();
             filter.0.iter().for_each(|word| word.store(0, Ordering::Release));
             let mut count = 0;
             for entry in stay.iter().filter(is_here) {
-                page.add(*entry, entry.hash());
-                filter.add(entry.hash());
+                page.add(*entry);
+                filter.add(entry.hash);
                 count += 1;
             }
             writer.pages[new as usize].entries = count;
@@ -246,60 +252,69 @@ impl Table {
 }
 
 impl Page {
-    /// The deadline of the entry of the same name, or 0. Lines fill in the order in which they are looked at, and nothing leaves
-    /// a page: behind a slot that is free there is none.
+    /// The deadline of a name, or 0. Lines fill in the order in which they are looked at, and nothing leaves a page: behind a
+    /// slot that is free there is none.
     #[inline]
-    fn until(&self, entry: Entry, hash: u64) -> u32 {
-        for number in 0..LINES {
-            let (mut until, mut is_last) = (0, false);
-            // All four, whichever it is: a branch on what memory has yet to answer would keep the next check waiting.
-            for slot in &self.0[(hash as usize + number) % LINES].0 {
-                let rest = slot[1].load(Ordering::Acquire);
-                let is_it = (rest >> 32 == entry.rest >> 32) & (slot[0].load(Ordering::Acquire) == entry.lane);
-                until |= rest as u32 * u32::from(is_it);
-                is_last |= rest as u32 == 0;
+    fn until(&self, hash: u64) -> u32 {
+        for line in self.lines(hash) {
+            let (mut found, mut is_last) = (0, false);
+            // All five, whichever it is: a branch on what memory has yet to answer would keep the next check waiting.
+            for (known, until) in line.hashes.iter().zip(&line.until) {
+                // The deadline first: it is written last, so whoever sees it sees its name.
+                let until = until.load(Ordering::Acquire);
+                found |= until * u32::from(known.load(Ordering::Acquire) == hash);
+                is_last |= until == 0;
             }
-            if until > 0 || is_last {
-                return until;
+            if found > 0 || is_last {
+                return found;
             }
         }
         0
     }
 
     fn clear(&self) {
-        self.0.iter().flat_map(|line| &line.0).for_each(|slot| slot[1].store(0, Ordering::Release));
+        self.0.iter().flat_map(|line| &line.until).for_each(|until| until.store(0, Ordering::Release));
     }
 
-    fn find(&self, entry: Entry, hash: u64) -> Option<&[AtomicU64; 2]> {
-        if self.until(entry, hash) == 0 {
+    fn find(&self, hash: u64) -> Option<&AtomicU32> {
+        if self.until(hash) == 0 {
             return None;
         }
-        let is_it = |slot: &&[AtomicU64; 2]| {
-            let rest = slot[1].load(Ordering::Relaxed);
-            slot[0].load(Ordering::Relaxed) == entry.lane && rest >> 32 == entry.rest >> 32 && rest as u32 > 0
+        let is_it = |(known, until): &(&AtomicU64, &AtomicU32)| {
+            known.load(Ordering::Relaxed) == hash && until.load(Ordering::Relaxed) > 0
         };
-        self.0.iter().flat_map(|line| &line.0).find(is_it)
+        self.lines(hash).flat_map(Line::slots).find(is_it).map(|(_, until)| until)
     }
 
-    fn add(&self, entry: Entry, hash: u64) {
-        let lines = (0..LINES).map(|number| &self.0[(hash as usize + number) % LINES].0);
+    fn add(&self, entry: Entry) {
+        let slots = || self.lines(entry.hash).flat_map(Line::slots);
         // A page is never full, but where no more can be made: then what ends first goes, which is better than nothing.
-        let free = lines.clone().flatten().find(|slot| slot[1].load(Ordering::Relaxed) as u32 == 0);
-        let first = || lines.flatten().min_by_key(|slot| slot[1].load(Ordering::Relaxed) as u32);
-        if let Some(slot) = free.or_else(first) {
-            slot[0].store(entry.lane, Ordering::Release);
-            slot[1].store(entry.rest, Ordering::Release);
+        let free = slots().find(|(_, until)| until.load(Ordering::Relaxed) == 0);
+        let first = || slots().min_by_key(|(_, until)| until.load(Ordering::Relaxed));
+        if let Some((hash, until)) = free.or_else(first) {
+            hash.store(entry.hash, Ordering::Release);
+            until.store(entry.until, Ordering::Release);
         }
+    }
+
+    /// All of them, in the order in which one is looked for and filled.
+    #[inline]
+    fn lines(&self, hash: u64) -> impl Iterator<Item = &Line> {
+        (0..LINES).map(move |number| &self.0[(hash as usize + number) % LINES])
     }
 
     fn entries(&self) -> impl Iterator<Item = Entry> {
-        let word = |word: &AtomicU64| word.load(Ordering::Relaxed);
-        let entries = self
-            .0
-            .iter()
-            .flat_map(|line| &line.0)
-            .map(move |[lane, rest]| Entry { lane: word(lane), rest: word(rest) });
-        entries.filter(|entry| entry.rest as u32 > 0)
+        let read = |(hash, until): (&AtomicU64, &AtomicU32)| Entry {
+            hash: hash.load(Ordering::Relaxed),
+            until: until.load(Ordering::Relaxed),
+        };
+        self.0.iter().flat_map(Line::slots).map(read).filter(|entry| entry.until > 0)
+    }
+}
+
+impl Line {
+    fn slots(&self) -> impl Iterator<Item = (&AtomicU64, &AtomicU32)> {
+        self.hashes.iter().zip(&self.until)
     }
 }
 
@@ -318,20 +333,8 @@ impl Filter {
     /// By bits of the hash that choose neither page nor line.
     #[inline]
     const fn of(hash: u64) -> (usize, u64) {
-        let bits = 1 << (hash >> 10 & 63) | 1 << (hash >> 16 & 63) | 1 << (hash >> 22 & 63);
-        ((hash >> 6 & 15) as usize, bits)
-    }
-}
-
-impl Entry {
-    /// A lane and a half of another: 93 bits by which two names differ.
-    const fn new(name: Fingerprint, until: u32) -> Self {
-        let [lane, other] = name.lanes();
-        Self { lane, rest: other << 32 | until as u64 }
-    }
-
-    const fn hash(&self) -> u64 {
-        Fingerprint::from_lanes([self.lane, 0]).table_hash()
+        let bits = 1 << (hash >> 11 & 63) | 1 << (hash >> 17 & 63) | 1 << (hash >> 23 & 63);
+        ((hash >> 6 & 31) as usize, bits)
     }
 }
 
@@ -384,14 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_takes_less_than_48_bytes_but_for_the_last_piece_of_memory() {
+    fn an_entry_takes_less_than_40_bytes_but_for_the_last_piece_of_memory() {
         let table = Table::new();
         for (number, name) in names(300_000).into_iter().enumerate() {
             table.put(name, 10, true, 0);
             if number % 1_000 == 999 {
                 let (entries, bytes) = table.size();
                 assert_eq!(entries, number + 1);
-                assert!(entries < 100_000 || bytes <= 48 * entries + large::BYTES, "{bytes} for {entries}");
+                assert!(entries < 100_000 || bytes <= 40 * entries + large::BYTES, "{bytes} for {entries}");
             }
         }
     }

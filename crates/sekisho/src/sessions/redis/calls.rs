@@ -146,6 +146,14 @@ impl RedisStore {
         Ok(Some(left))
     }
 
+    /// The same on one server, as a job, whose answer tells the session as well.
+    pub(super) fn touch_and_tell(&self, id: &SessionId, ttl: Duration, until: Timestamp) -> Job {
+        let mut keys = Keys::of(id);
+        keys.0.truncate(2);
+        let args: [&[u8]; 4] = [id.sid.as_str().as_bytes(), &number(ttl), &time(until), b"1"];
+        self.job("touch", keys.and(Some(index_key(&id.user))), &args)
+    }
+
     /// Ends a session; with `expected` only if it holds that, with `strict` only if it has not ended before.
     pub(super) async fn finish(
         &self,
@@ -237,6 +245,10 @@ impl RedisStore {
     }
 
     pub(super) async fn run(&self, operation: &str, keys: Keys, args: &[&[u8]]) -> Result<Reply, Error> {
+        self.step(self.call(&self.script, self.job(operation, keys, args))).await
+    }
+
+    fn job(&self, operation: &str, keys: Keys, args: &[&[u8]]) -> Job {
         let bytes = keys.0.iter().map(String::len).chain(args.iter().map(|arg| arg.len())).sum::<usize>();
         let mut job = Job::with_capacity(bytes + 64);
         let (key_count, arg_count) = (keys.0.len().to_string(), args.len().to_string());
@@ -250,7 +262,7 @@ impl RedisStore {
         }
         // A second run must not find its own end and take it for somebody else's.
         job.repeatable = !(operation == "finish" && args.last() == Some(&b"1".as_slice()));
-        self.step(self.call(&self.script, job)).await
+        job
     }
 
     /// One call to Redis: a test may let it wait for its turn.

@@ -148,6 +148,12 @@ impl Copies {
         is_current.then_some(beside)
     }
 
+    /// What it was when it was last read, and what stands beside it now. Whether it is still that has to be asked.
+    pub(super) fn last_seen(&self, id: &SessionId) -> Option<(Document, Beside)> {
+        let document = self.sessions.get(id)?.value.as_ref()?.document.clone();
+        self.beside(id).map(|beside| (document, beside))
+    }
+
     fn changes_of(&self, user: &[u8]) -> &Changes {
         &self.changes[self.hasher.hash_one(user) as usize % STAMPS]
     }

@@ -19,6 +19,7 @@
 mod calls;
 mod cluster;
 mod copies;
+mod extend;
 mod find;
 mod overwrite;
 #[cfg(feature = "conformance")]
@@ -155,12 +156,6 @@ impl RedisStore {
         }
         let idle = terms.idle(&document, found.idle);
         Ok(Some(Session { id: id.clone(), document, ttl, since, idle }))
-    }
-
-    async fn extend(&self, id: &SessionId, ttl: Duration, terms: &Terms) -> Result<Option<Session>, Error> {
-        let Some(session) = self.look(id, terms).await? else { return Ok(None) };
-        let had = self.touch_key(id, ttl, session.since + terms.max_lifetime).await?;
-        Ok(had.map(|ttl| Session { ttl, ..session }))
     }
 
     /// Those of a user's sessions that are alive. Looking at them also removes those that are over.

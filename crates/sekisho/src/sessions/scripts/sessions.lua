@@ -38,12 +38,13 @@ function ops.get(k, _, _, now)
   return { v[1], call('PTTL', KEYS[k]), v[2], v[3], v[4], now }
 end
 
--- session ended [sidx] · sid ttl until → 1 and what it has left, or 0 where it is not there or has ended. `until` is the
--- absolute cap.
-function ops.touch(k, a, keys, now)
+-- session ended [sidx] · sid ttl until [told] → 1 and what it has left, or 0 where it is not there or has ended. `until` is the
+-- absolute cap. With `told`, the session as well.
+function ops.touch(k, a, keys, now, count)
   local sid, ttl, left = ARGV[a], whole(ARGV[a + 1]), whole(ARGV[a + 2]) - now
   local had = call('PTTL', KEYS[k])
   if had == -2 or left <= 0 or call('EXISTS', KEYS[k + 1]) == 1 then return { 0 } end
+  local value = keys > 2 and count > 3 and call('GET', KEYS[k])
   ttl = math.min(ttl, left)
   -- Without an expiry it already lives as long as it may.
   if had >= 0 and had < ttl then
@@ -51,7 +52,7 @@ function ops.touch(k, a, keys, now)
     had = ttl
   end
   if keys > 2 then index(KEYS[k + 2], sid, had < 0 and now + left or math.min(now + had, now + left), now) end
-  return { 1, had }
+  return { 1, had, value }
 end
 
 -- session ended seen idle [sidx] · sid keep expected strict → 1 if it was there, else 0. Where something is expected, only that

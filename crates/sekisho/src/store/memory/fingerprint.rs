@@ -39,6 +39,7 @@ impl Fingerprint {
         self.0
     }
 
+    #[cfg(any(feature = "durable", test))]
     pub(crate) const fn from_lanes(lanes: [u64; 2]) -> Self {
         Self(lanes)
     }
