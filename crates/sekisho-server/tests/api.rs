@@ -236,6 +236,28 @@ fn a64_a_token_opens_every_route_and_nothing_else_does() {
     assert_eq!(server.gateway("GET", "/livez", &[]).status, 200);
 }
 
+/// There are no roles, and so nobody who may read and not write: whoever has no token may do neither, on any route there is.
+#[test]
+fn a65_without_the_token_no_route_reads_or_writes() {
+    let server = TestServer::with_token(POLICIES, "s3cret");
+    let with = |given: &'static str| [("authorization", given), ("content-type", "application/json")];
+    let document = server.send("GET", "/openapi.json", &with("Bearer s3cret"), String::new()).expect(200);
+    let mut asked = 0;
+    for (path, methods) in document["paths"].as_object().unwrap() {
+        let path = path.split(['{', '}']).enumerate().map(|(i, part)| if i % 2 == 1 { "x" } else { part });
+        let path: String = path.collect();
+        for method in methods.as_object().unwrap().keys().filter(|key| *key != "parameters") {
+            let method = method.to_uppercase();
+            for headers in [&with("Bearer s3cre")[..], &with("")[1..]] {
+                let reply = server.send(&method, &path, headers, json!({ "policy": "calls" }).to_string());
+                assert_eq!(reply.status, 401, "{method} {path}");
+            }
+            asked += 1;
+        }
+    }
+    assert!(asked > 40, "only {asked} routes");
+}
+
 /// A page can have a name of its own lead to this machine, and would then be asked as its own server.
 #[test]
 fn a69_without_a_token_the_api_has_no_name() {

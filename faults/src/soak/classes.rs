@@ -281,8 +281,9 @@ fn instance_frozen(site: &mut Site, _: &Load, random: &mut SmallRng) -> Result<(
 fn bad_config(site: &mut Site, _: &Load, _: &mut SmallRng) -> Result<()> {
     let instance = &site.rig.instances[0];
     let good = std::fs::read_to_string(instance.config())?;
-    let half = &good[..good.len() / 2];
-    let wrong = [half, "policies: [", "", "store: 7", "\0\0", "policies: { a: { rules: [] } }", "limts: {}"];
+    // Half a file may be a whole one: what is cut inside a bracket is not.
+    let cut = &good[..good.rfind('}').unwrap_or_default()];
+    let wrong = [cut, "policies: [", "", "store: 7", "\0\0", "policies: { a: { rules: [] } }", "limts: {}"];
     for text in wrong {
         std::fs::write(instance.config(), text)?;
         instance.reload();

@@ -181,6 +181,13 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
         let problem = reply.expect(400);
         assert_eq!(problem["field"], field, "{body}: {problem}");
     }
+    // A megabyte is not even read, and so is not told apart from any other body.
+    let longer = json!({ "url": format!("http://example.com/{}", "x".repeat(1 << 20)) });
+    let problem = server.post("/v1/outbound/acquire", &longer).expect(413);
+    assert!(problem["detail"].as_str().unwrap().contains("at most"), "{problem}");
+    let literal = acquire(&server, "http://[2001:DB8::1]/");
+    assert_eq!(literal["allowed"], true, "{literal}");
+    assert_eq!(server.get("/v1/outbound/domains/2001:db8::1").expect(200)["requests_today"], 1);
     let permit = acquire(&server, "http://example.com/")["permit"].clone();
     for (body, field) in [
         (json!({ "permit": "nonsense", "status": 200 }), "permit"),
