@@ -139,7 +139,9 @@ mod tests {
     use proptest::prelude::*;
 
     /// The body, and what is left behind it; None if more has to come.
-    fn read(framing: Framing, pieces: &[&[u8]]) -> Result<Option<(Vec<u8>, Vec<u8>)>, Broken> {
+    type Body = Option<(Vec<u8>, Vec<u8>)>;
+
+    fn read(framing: Framing, pieces: &[&[u8]]) -> Result<Body, Broken> {
         let (mut framing, mut input, mut body) = (framing, BytesMut::new(), Vec::new());
         let mut has_ended = false;
         for piece in pieces {
@@ -162,7 +164,7 @@ mod tests {
         Ok(has_ended.then(|| (body, input.to_vec())))
     }
 
-    fn chunked(text: &str) -> Result<Option<(Vec<u8>, Vec<u8>)>, Broken> {
+    fn chunked(text: &str) -> Result<Body, Broken> {
         read(Framing::chunked(), &[text.as_bytes()])
     }
 
