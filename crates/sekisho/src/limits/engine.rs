@@ -104,11 +104,10 @@ impl Limits {
 
     /// Holds all charges, or none, until they are settled or released or the lease runs out.
     pub async fn reserve(&self, charges: &[Charge], options: &ReserveOptions) -> Result<Reserved, Error> {
-        let lease = match options.lease {
-            Some(lease) => check_lease("lease_ms", lease)?,
-            None => self.shortest_lease(charges)?,
-        };
+        let asked = options.lease.map(|lease| check_lease("lease_ms", lease)).transpose()?;
         let demands = self.demands(charges)?;
+        let shortest = demands.iter().map(|demand| demand.target.policy.lease()).min();
+        let lease = asked.or(shortest).unwrap_or(Policy::MAX_LEASE);
         let (tag, repeated) = match &options.idempotency_key {
             Some(key) => {
                 let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target)).collect();
@@ -235,7 +234,7 @@ impl Limits {
 
     /// With the end of the lease, for a reservation.
     async fn take(&self, demands: Demands, kind: TakeKind) -> Result<(Option<Timestamp>, Decision), Error> {
-        let take = Take { demands, kind, entropy: rand::random() };
+        let take = Take::new(demands, kind);
         let taken = self.store.take(&take).await?;
         let expires_at = taken.expires_at;
         Ok((expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken)))
@@ -288,14 +287,6 @@ impl Limits {
     fn targets(&self, id: &ReservationId) -> Result<Targets, Error> {
         let target = |held: &Held| self.target(&held.policy, held.subject.clone(), held.endpoint.clone());
         id.held.iter().map(target).collect()
-    }
-
-    fn shortest_lease(&self, charges: &[Charge]) -> Result<Duration, Error> {
-        let mut shortest = Policy::MAX_LEASE;
-        for charge in charges {
-            shortest = shortest.min(self.policy(&charge.policy)?.lease());
-        }
-        Ok(shortest)
     }
 }
 

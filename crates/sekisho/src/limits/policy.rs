@@ -29,6 +29,7 @@ pub struct Policy {
     on_lease_expiry: OnLeaseExpiry,
     on_failure: Option<OnFailure>,
     shape: u64,
+    jitters: bool,
     /// How its headers name it, made on first use.
     #[cfg(feature = "http")]
     field: std::sync::OnceLock<Option<http::HeaderValue>>,
@@ -109,6 +110,7 @@ impl Policy {
         Ok(Self {
             name: name.to_owned(),
             shape: shape(&rules),
+            jitters: rules.iter().any(Rule::jitters),
             rules,
             mode: Mode::Enforce,
             lease: Self::DEFAULT_LEASE,
@@ -126,6 +128,11 @@ impl Policy {
     /// Tells records of other rules apart.
     pub(crate) const fn shape(&self) -> u64 {
         self.shape
+    }
+
+    /// Only a rule with jitter looks at random bits, and drawing them costs a part of a decision.
+    pub(crate) const fn jitters(&self) -> bool {
+        self.jitters
     }
 
     /// What tells its rules apart, each for itself: under a changed configuration a rule that means the same goes on.
@@ -160,6 +167,7 @@ impl Policy {
             rule.algorithm = algorithm(rule);
         }
         policy.shape = shape(&policy.rules);
+        policy.jitters = policy.rules.iter().any(Rule::jitters);
         policy.changed();
         policy
     }

@@ -64,7 +64,8 @@ impl Tag {
     pub(crate) const NONE: Self = Self([0; 16]);
 
     pub(crate) fn random() -> Self {
-        Self(rand::random())
+        // An array would be drawn byte by byte, each of four.
+        Self(rand::random::<u128>().to_le_bytes())
     }
 
     /// Another one, always the same: of what is told once together with this one's end.

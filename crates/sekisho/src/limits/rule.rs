@@ -308,6 +308,10 @@ impl Rule {
 }
 
 impl Rule {
+    pub(crate) const fn jitters(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Interval { min, max, .. } if min < max)
+    }
+
     /// Changes when the numbers of a state mean something else: with its name, its kind or its scale.
     pub(crate) fn shape(&self) -> u64 {
         // Three names for one arithmetic.

@@ -148,7 +148,7 @@ pub struct Take {
     /// No target stands in here twice.
     pub demands: Demands,
     pub(crate) kind: TakeKind,
-    /// Drawn once per call, so that a rule with jitter decides the same on every store.
+    /// Drawn once per call for rules with jitter, so that they decide the same on every store.
     pub(crate) entropy: u32,
 }
 
@@ -177,6 +177,11 @@ pub struct Taken {
 }
 
 impl Take {
+    pub(crate) fn new(demands: Demands, kind: TakeKind) -> Self {
+        let jitters = demands.iter().any(|demand| demand.target.policy.jitters());
+        Self { demands, kind, entropy: if jitters { rand::random() } else { 0 } }
+    }
+
     /// Gives back what this reserves, if nobody else can have been told of it.
     pub(crate) fn undo(&self) -> Option<End> {
         let TakeKind::Reserve { tag, repeated: false, .. } = self.kind else { return None };

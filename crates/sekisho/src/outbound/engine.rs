@@ -228,7 +228,7 @@ impl Outbound {
             demands.push(Demand { target: target(name, policy), amounts });
         }
         let kind = TakeKind::Reserve { tag: Tag::random(), lease, repeated: false };
-        Take { demands, kind, entropy: rand::random() }
+        Take::new(demands, kind)
     }
 
     /// The engine holds nothing of what only `mode: observe` let through, but it is sent all the same, and must show.

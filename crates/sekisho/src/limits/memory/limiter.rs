@@ -23,8 +23,6 @@ pub struct Limiter {
     /// Of a policy whose subjects fit into a word, with the price of one request.
     lone: Option<(Rate, u64)>,
     one_request: Amounts,
-    /// Only a rule with jitter looks at random bits, and drawing them costs as much as a decision.
-    jitters: bool,
 }
 
 /// The short answer.
@@ -65,10 +63,7 @@ impl Limiter {
         let one_request: Amounts = policy.rules().iter().map(|rule| u64::from(rule.unit() == REQUESTS)).collect();
         let lone = lone_bucket(&policy).filter(|_| policy.mode() == Mode::Enforce);
         let lone = lone.map(|rate| (*rate, one_request[0] * rate.price));
-        let draws =
-            |rule: &crate::limits::Rule| matches!(rule.algorithm, Algorithm::Interval { min, max, .. } if min < max);
-        let jitters = policy.rules().iter().any(draws);
-        Self { store, policy, space, lone, one_request, jitters }
+        Self { store, policy, space, lone, one_request }
     }
 
     /// Counts one request of `subject`, or denies it.
@@ -132,7 +127,7 @@ impl Limiter {
     }
 
     fn entropy(&self) -> u32 {
-        if self.jitters { rand::random() } else { 0 }
+        if self.policy.jitters() { rand::random() } else { 0 }
     }
 
     /// The bucket of one word: a look-up, a comparison and an addition under the shard's lock.

@@ -4,6 +4,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::super::policy::{Mode, OnLeaseExpiry, Policy};
+use super::super::reservation::Tag;
 use super::super::rule::{Algorithm, Rule};
 use super::super::store::{End, EndHow, Operation, Take, TakeKind, Target};
 use crate::key::{Names, TimeLabel, write_record_key};
@@ -212,7 +213,7 @@ pub(super) fn take(when: When, take: &Take, members: &[usize], stage: Stage) -> 
     let (kind, tag, lease, repeated, provisional) = match (stage, take.kind) {
         (Stage::Peek, _) | (Stage::Whole, TakeKind::Peek) => (1, [0; 16], 0, false, false),
         // A check has no reservation, but a member of a sorted set needs a name.
-        (Stage::Whole, TakeKind::Check) => (0, rand::random(), 0, false, false),
+        (Stage::Whole, TakeKind::Check) => (0, Tag::random().0, 0, false, false),
         (Stage::Whole, TakeKind::Reserve { tag, lease, repeated }) => (2, tag.0, lease, repeated, false),
         (Stage::Provisional { lease, .. }, TakeKind::Reserve { tag, repeated, .. }) => {
             (2, tag.0, lease, repeated, true)
