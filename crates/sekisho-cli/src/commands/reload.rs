@@ -12,37 +12,61 @@ use crate::systemd::Systemd;
 /// Files are looked at this often. Asking the kernel to tell would miss what editors, mounts and links do in their ways.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// The files of a configuration as they were when it was read, or before: what is written while it is being taken up is then a
+/// change, and not what was read.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    files: Vec<PathBuf>,
+    stamps: Vec<Option<(SystemTime, u64)>>,
+}
+
+impl Seen {
+    pub(crate) fn of(files: Vec<PathBuf>) -> Self {
+        Self { stamps: stamps(&files), files }
+    }
+
+    /// Of other files: those that were there before are as they were seen then.
+    fn followed_by(&self, files: Vec<PathBuf>) -> Self {
+        let mut next = Self::of(files);
+        for (file, stamp) in self.files.iter().zip(&self.stamps) {
+            if let Some(place) = next.files.iter().position(|other| other == file) {
+                next.stamps[place] = *stamp;
+            }
+        }
+        next
+    }
+}
+
 /// Goes on until it is dropped. `load` reads everything anew: file, environment, flags.
 pub(crate) async fn watch(
     handle: Handle,
+    mut seen: Seen,
     systemd: &Systemd,
     mut hangup: Option<Signal>,
     load: impl Fn() -> Result<Config, ConfigError>,
 ) {
-    let mut files = handle.config().files;
-    let mut seen = stamps(&files);
     loop {
         let is_asked = tokio::select! {
             () = heard(&mut hangup) => true,
             () = tokio::time::sleep(LOOK) => false,
         };
-        let now = stamps(&files);
-        if !is_asked && now == seen {
+        let now = stamps(&seen.files);
+        if !is_asked && now == seen.stamps {
             continue;
         }
+        seen.stamps = now;
         systemd.reloading();
-        let taken_up = none_is_empty(&files, &now)
+        let taken_up = none_is_empty(&seen)
             .and_then(|()| load().map_err(|error| error.to_string()))
             .and_then(|config| take_up(&handle, config));
         systemd.reloaded(taken_up.is_ok());
         match taken_up {
-            Ok(()) => files = handle.config().files,
+            Ok(()) => seen = seen.followed_by(handle.config().files),
             Err(reason) => {
                 tracing::error!("the configuration could not be taken up, the last good one stays: {reason}");
                 handle.reload_failed();
             }
         }
-        seen = stamps(&files);
     }
 }
 
@@ -53,9 +77,9 @@ pub(crate) fn hangup() -> Option<Signal> {
 }
 
 /// An empty file is one that somebody is just writing. A server could start with it, and would forget all its policies.
-fn none_is_empty(files: &[PathBuf], stamps: &[Option<(SystemTime, u64)>]) -> Result<(), String> {
+fn none_is_empty(seen: &Seen) -> Result<(), String> {
     let is_empty = |stamp: &Option<(SystemTime, u64)>| stamp.is_some_and(|(_, length)| length == 0);
-    let empty = files.iter().zip(stamps).find(|(_, stamp)| is_empty(stamp));
+    let empty = seen.files.iter().zip(&seen.stamps).find(|(_, stamp)| is_empty(stamp));
     empty.map_or(Ok(()), |(file, _)| Err(format!("{} is empty", file.display())))
 }
 

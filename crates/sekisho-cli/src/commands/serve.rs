@@ -98,6 +98,7 @@ async fn serve(
     load: impl Fn() -> Result<Config, ConfigError>,
 ) -> Result<Outcome, Failure> {
     let examples = Examples::of(&config);
+    let seen = reload::Seen::of(config.files.clone());
     let server = Server::bind(config).await.map_err(|error| match error {
         // The file or a flag asks for what must not be.
         StartError::Policy(_) | StartError::OpenApi(_) | StartError::OpenGrpc(_) => Failure::Input(error.to_string()),
@@ -115,7 +116,7 @@ async fn serve(
         .run(async {
             tokio::select! {
                 () = stop => {}
-                () = reload::watch(handle, systemd, hangup, load) => {}
+                () = reload::watch(handle, seen, systemd, hangup, load) => {}
                 () = systemd.keep_alive() => {}
             }
             systemd.stopping();

@@ -363,3 +363,135 @@ fn key_of(print: Fingerprint) -> u128 {
 fn print_of(key: u128) -> Fingerprint {
     Fingerprint::from_lanes([(key >> 64) as u64, key as u64])
 }
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use rand::rngs::SmallRng;
+    use rand::{RngExt as _, SeedableRng as _};
+    use redb::StorageBackend;
+
+    use super::*;
+
+    const COMMITS: u64 = 12;
+
+    /// What happens to a disk, in order.
+    #[derive(Debug, Clone)]
+    enum Event {
+        Length(u64),
+        Write(u64, Vec<u8>),
+        Sync,
+        /// The caller has been told of so many records.
+        Told(u64),
+    }
+
+    fn apply(bytes: &mut Vec<u8>, event: &Event) {
+        match event {
+            Event::Length(length) => bytes.resize(*length as usize, 0),
+            Event::Write(at, data) => {
+                let (from, to) = (*at as usize, *at as usize + data.len());
+                if bytes.len() < to {
+                    bytes.resize(to, 0);
+                }
+                bytes[from..to].copy_from_slice(data);
+            }
+            Event::Sync | Event::Told(_) => {}
+        }
+    }
+
+    /// A disk, and all that it was asked to do.
+    #[derive(Debug, Clone, Default)]
+    struct Disk(Arc<Mutex<(Vec<u8>, Vec<Event>)>>);
+
+    impl Disk {
+        fn happens(&self, event: Event) {
+            let (bytes, events) = &mut *self.0.lock();
+            apply(bytes, &event);
+            events.push(event);
+        }
+    }
+
+    impl StorageBackend for Disk {
+        fn len(&self) -> io::Result<u64> {
+            Ok(self.0.lock().0.len() as u64)
+        }
+
+        fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+            let from = offset as usize;
+            out.copy_from_slice(self.0.lock().0.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
+            Ok(())
+        }
+
+        fn set_len(&self, len: u64) -> io::Result<()> {
+            self.happens(Event::Length(len));
+            Ok(())
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.happens(Event::Sync);
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+            self.happens(Event::Write(offset, data.to_vec()));
+            Ok(())
+        }
+    }
+
+    /// What was synced before the power went, and of the rest whatever the disk had come to.
+    fn after_a_cut(events: &[Event], random: &mut SmallRng) -> Disk {
+        let synced = events.iter().rposition(|event| matches!(event, Event::Sync)).unwrap_or_default();
+        let mut bytes = Vec::new();
+        for (place, event) in events.iter().enumerate() {
+            if place <= synced || random.random() {
+                apply(&mut bytes, event);
+            }
+        }
+        Disk(Arc::new(Mutex::new((bytes, Vec::new()))))
+    }
+
+    struct Anything;
+
+    impl Source for Anything {
+        fn exported(&self, print: Fingerprint) -> Option<(u64, Vec<u8>)> {
+            Some((u64::MAX, key_of(print).to_le_bytes().to_vec()))
+        }
+
+        fn is_known_after(&self, _: Fingerprint, _: u64) -> bool {
+            true
+        }
+
+        fn shapes(&self) -> Vec<(u64, Arc<[u64]>)> {
+            Vec::new()
+        }
+    }
+
+    #[test]
+    fn what_was_told_of_is_there_whenever_the_power_goes() {
+        let disk = Disk::default();
+        let database = Some(builder().create_with_backend(disk.clone()).unwrap());
+        let (path, owner, shapes) = (PathBuf::new(), [0; 16], HashSet::new());
+        let mut file = File { path, database, owner, seen: 0, shapes, hand: 0 };
+        for number in 1..=COMMITS {
+            let prints = HashSet::from([print_of(u128::from(number) << 64 | 7)]);
+            file.write(&Batch { clears: false, prints: &prints, now: number }, &Anything).unwrap();
+            disk.happens(Event::Told(number));
+        }
+        let events = disk.0.lock().1.clone();
+        let told = |events: &[Event]| {
+            events.iter().rev().find_map(|event| if let Event::Told(number) = event { Some(*number) } else { None })
+        };
+        let mut random = SmallRng::seed_from_u64(1);
+        for cut in 0..=events.len() {
+            // Before that there is no file under its name.
+            let Some(told) = told(&events[..cut]) else { continue };
+            let cut_off = after_a_cut(&events[..cut], &mut random);
+            let database = builder().create_with_backend(cut_off).unwrap();
+            let records = database.begin_read().unwrap().open_table(RECORDS).unwrap();
+            for number in 1..=told {
+                let record = records.get(u128::from(number) << 64 | 7).unwrap();
+                assert!(record.is_some(), "the record {number} of {told} is gone when the power goes at event {cut}");
+            }
+        }
+    }
+}
