@@ -59,11 +59,13 @@ fn parse(input: &mut BytesMut, to_head: bool) -> Result<Option<Head>, Broken> {
     };
     let status = StatusCode::from_u16(code).map_err(|_| Broken("it has no status"))?;
     let start = input.as_ptr() as usize;
+    // What is empty need not lie in what came: a reason that is no text is made empty by the parser.
     let within = |part: &[u8]| -> Range<usize> {
-        let from = part.as_ptr() as usize - start;
+        let from = if part.is_empty() { 0 } else { part.as_ptr() as usize - start };
         from..from + part.len()
     };
-    let reason = Some(reason).filter(|reason| Some(*reason) != status.canonical_reason());
+    let is_usual = |reason: &str| reason.is_empty() || Some(reason) == status.canonical_reason();
+    let reason = Some(reason).filter(|reason| !is_usual(reason));
     let reason = reason.map(|reason| within(reason.as_bytes()));
     let lines: SmallVec<[_; USUAL_HEADERS]> =
         answer.headers.iter().map(|line| (within(line.name.as_bytes()), within(line.value))).collect();
@@ -232,6 +234,17 @@ mod tests {
         assert_eq!((head.status, head.headers.len()), (StatusCode::CREATED, 0));
         assert_eq!(head.extensions.get::<ReasonPhrase>().unwrap().as_bytes(), b"Made");
         assert!(head_of("HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n", false).is_err());
+    }
+
+    #[test]
+    fn a_reason_that_is_none_is_left_out_and_a_value_may_be_empty() {
+        for reason in [" ", "", " \u{f3}", " Sch\u{f6}n"] {
+            let head = head(&format!("HTTP/1.1 200{reason}\r\nx:\r\ny: \r\ncontent-length: 0\r\n\r\n"));
+            assert!(
+                head.extensions.is_empty() && head.headers["x"].is_empty() && head.headers["y"].is_empty(),
+                "{reason}"
+            );
+        }
     }
 
     #[test]
