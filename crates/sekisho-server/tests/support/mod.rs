@@ -103,6 +103,8 @@ impl TestServer {
             .http_status_as_error(false)
             .max_redirects(0)
             .timeout_global(Some(Duration::from_secs(20)))
+            // A kept connection may be closed for its idleness just when it is used again.
+            .max_idle_connections(0)
             .build()
             .into();
         let (addresses, handle) = addresses.recv().unwrap();
