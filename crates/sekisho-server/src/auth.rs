@@ -11,7 +11,7 @@ use axum::http::header::{HeaderMap, HeaderName, HeaderValue};
 use axum::http::uri::Uri;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use sekisho::gate::{Ask, Who};
+use sekisho::gate::Ask;
 use sekisho::http::{denied, fields};
 use sekisho::limits::Cost;
 
@@ -94,8 +94,8 @@ async fn decide(
     let cookie = auth.session_cookie.as_deref().unwrap_or(&app.config.sessions.cookie.name);
     let client = facts::client_told_by(app, peer, headers);
     *caller = caller::establish(app, &auth.require, &auth.policy, cookie, client, headers).await?;
-    let facts = facts::of(app, &auth.policy, client, caller, Some(endpoint), headers);
-    let asks = [Ask { policy: auth.policy.clone(), who: Who::Facts(facts), cost: Cost::default() }];
+    let who = facts::who(app, &auth.policy, client, caller, Some(endpoint), headers)?;
+    let asks = [Ask { policy: auth.policy.clone(), who, cost: Cost::default() }];
     let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;
     if !decision.allowed {
         return Ok(denied(&decision, app.config.headers).map(Body::from));

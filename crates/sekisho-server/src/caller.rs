@@ -71,6 +71,11 @@ impl Caller {
     }
 }
 
+/// Whether anything may have to be shown. Otherwise it is nobody in particular.
+pub(crate) fn has_to_show(app: &App, require: &[Credential]) -> bool {
+    !require.is_empty() || app.tokens.is_some()
+}
+
 /// Everything in `require` must be shown, a session in the cookie of that name. Where nothing is required but `policy` counts by user or claim, a token is.
 pub(crate) async fn establish(
     app: &App,
@@ -80,7 +85,7 @@ pub(crate) async fn establish(
     client: IpAddr,
     headers: &HeaderMap,
 ) -> Result<Caller, Problem> {
-    if require.is_empty() && app.tokens.is_none() {
+    if !has_to_show(app, require) {
         return Ok(Caller::default());
     }
     let parts = app.gate.subject_spec(policy).map(SubjectSpec::parts).unwrap_or_default();

@@ -7,8 +7,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper::body::{Body, Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::alarm::Alarm;
 use crate::config::Connections;
 
 /// So many requests may be taken back before their answers; more only if most are not.
@@ -28,6 +30,8 @@ pub(crate) struct Conduct {
     tick: AtomicU32,
     /// Parts of answers that wait to be taken, by the tick in which they were offered.
     offered: [AtomicU32; TICKS as usize],
+    /// Of the body that is read, where there is one at a time.
+    alarm: Mutex<Alarm>,
 }
 
 impl Conduct {
@@ -37,6 +41,14 @@ impl Conduct {
 
     pub(crate) fn is_h2(&self) -> bool {
         self.is_h2
+    }
+
+    pub(crate) fn lend_alarm(&self) -> Alarm {
+        std::mem::take(&mut *self.alarm.lock())
+    }
+
+    pub(crate) fn take_alarm_back(&self, alarm: Alarm) {
+        *self.alarm.lock() = alarm;
     }
 
     pub(crate) fn begin(self: &Arc<Self>) -> Turn {

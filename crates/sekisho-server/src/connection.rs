@@ -3,8 +3,9 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,7 +13,7 @@ use axum::extract::Request;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Version};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use hyper::body::{Body as _, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
@@ -22,7 +23,9 @@ use hyper_util::server::graceful::Watcher;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::conduct::Conduct;
+use crate::alarm::lately;
+use crate::answering::Answering;
+use crate::conduct::{Answer, Conduct, Turn};
 use crate::config::Connections;
 use crate::crowd::{Crowd, Full, Place};
 use crate::facts::Peer;
@@ -120,17 +123,10 @@ impl Door {
     {
         let (own, limits) = (Arc::clone(&conduct), *limits);
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let (turn, side) = (own.begin(), self.side);
-            let live = Arc::clone(&self.live);
-            let is_h2 = request.version() >= Version::HTTP_2;
-            async move {
-                let mut answer = answer(&live, side, peer, request, &limits).await;
-                // HTTP/2 has a frame of its own for this, which is sent when the last connections are closed.
-                if !is_h2 && live.app().metrics.is_leaving() {
-                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-                Ok::<_, Infallible>(answer.map(|body| turn.answer(body)))
-            }
+            let turn = own.begin();
+            let is_h1 = request.version() < Version::HTTP_2;
+            let answering = begin(&self.live, self.side, peer, &own, request, &limits);
+            Serving { live: Arc::clone(&self.live), is_h1, answering, turn: Some(turn) }
         });
         let ended = if conduct.is_h2() {
             let connection = http2(MAX_STREAMS, MAX_HEAD_BYTES, limits.header_timeout).serve_connection(io, service);
@@ -195,47 +191,84 @@ pub(crate) async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
     }
 }
 
-async fn answer(
-    live: &Live,
+/// One request until its answer is there.
+struct Serving {
+    live: Arc<Live>,
+    is_h1: bool,
+    answering: Answering,
+    turn: Option<Turn>,
+}
+
+impl Future for Serving {
+    type Output = Result<hyper::Response<Answer<Body>>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut answer = ready!(Pin::new(&mut self.answering).poll(cx));
+        // HTTP/2 has a frame of its own for this, which is sent when the last connections are closed.
+        if self.is_h1 && self.live.is_leaving() {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        // Nobody asks again after that.
+        let Some(turn) = self.turn.take() else { return Poll::Pending };
+        Poll::Ready(Ok(answer.map(|body| turn.answer(body))))
+    }
+}
+
+fn begin(
+    live: &Arc<Live>,
     side: Side,
     peer: Peer,
+    conduct: &Arc<Conduct>,
     request: hyper::Request<Incoming>,
     limits: &Connections,
-) -> Response {
+) -> Answering {
     if request.headers().len() > MAX_HEADERS {
-        return Problem::too_many_headers(MAX_HEADERS).into_response();
+        return Answering::known(Problem::too_many_headers(MAX_HEADERS));
     }
     let (head, body) = request.into_parts();
     if body.is_end_stream() {
-        return serve(live, side, peer, head, None).await;
+        return serve(live, side, peer, head, None);
     }
     // A stream of HTTP/2 ends by itself.
     if head.version >= Version::HTTP_2 {
-        let body = Body::new(Paced::new(body, limits));
-        return serve(live, side, peer, head, Some(body)).await;
+        let body = Body::new(paced(body, side, limits));
+        return serve(live, side, peer, head, Some(body));
     }
     let waits = head.headers.contains_key(EXPECT);
     let (body, leftover) = leftover::lend(body);
-    let body = Body::new(Paced::new(body, limits));
-    let mut response = serve(live, side, peer, head, Some(body)).await;
-    if !timeout(LEFTOVER_TIMEOUT, leftover.read_away(waits)).await.unwrap_or(false) {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+    let body = Body::new(paced(body, side, limits).with_alarm_of(conduct));
+    let answering = serve(live, side, peer, head, Some(body));
+    Answering::awaited(async move {
+        let mut response = answering.await;
+        if let Some(rest) = leftover.rest()
+            && !timeout(LEFTOVER_TIMEOUT, rest.read_away(waits)).await.unwrap_or(false)
+        {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    })
 }
 
-async fn serve(live: &Live, side: Side, peer: Peer, mut head: Parts, body: Option<Body>) -> Response {
+/// What callers of the API send is short, and has a time for all of it.
+fn paced<B>(body: B, side: Side, limits: &Connections) -> Paced<B> {
+    let body = Paced::new(body, limits);
+    if let Side::Api = side { body.until(lately() + api::REQUEST_TIMEOUT) } else { body }
+}
+
+fn serve(live: &Arc<Live>, side: Side, peer: Peer, head: Parts, body: Option<Body>) -> Answering {
     let is_head = head.method == Method::HEAD;
-    let mut response = match side {
-        Side::Gateway => gateway::serve(&live.app(), peer, &mut head, body).await,
-        Side::Api => api::serve(live, peer, Request::from_parts(head, body.unwrap_or_default())).await,
+    let answering = match side {
+        Side::Gateway => gateway::serve(live.app(), peer, head, body),
+        Side::Api => api::serve(live, peer, Request::from_parts(head, body.unwrap_or_default())),
     };
-    if is_head {
-        if let Some(length) = response.body().size_hint().exact() {
-            response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
-        }
-        *response.body_mut() = Body::empty();
+    if is_head { answering.map(without_body) } else { answering }
+}
+
+fn without_body(mut response: Response) -> Response {
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }
+    *response.body_mut() = Body::empty();
     response
 }
 

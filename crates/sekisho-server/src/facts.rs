@@ -3,11 +3,12 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::HeaderMap;
+use sekisho::gate::Who;
 use sekisho::http::facts;
-use sekisho::identity::{Facts, SubjectPart};
 
 use crate::app::App;
 use crate::caller::Caller;
+use crate::respond::Problem;
 
 /// The other end of the connection.
 #[derive(Debug, Clone, Copy)]
@@ -36,25 +37,23 @@ pub(crate) fn client_told_by(app: &App, peer: Peer, headers: &HeaderMap) -> IpAd
     facts::client_told_by(&app.config.trusted_proxies, peer.ip(), headers)
 }
 
-/// What `policy` builds its subject from.
-pub(crate) fn of(
+/// Whom `policy` counts.
+pub(crate) fn who(
     app: &App,
     policy: &str,
     client: IpAddr,
     caller: &Caller,
     endpoint: Option<&str>,
     headers: &HeaderMap,
-) -> Facts {
-    match app.gate.subject_spec(policy) {
-        Some(spec) => {
-            let is_read = app.gate.limits().policy(policy).is_ok_and(|policy| policy.needs_endpoint())
-                || spec.parts().contains(&SubjectPart::Endpoint);
-            let endpoint = endpoint.filter(|_| is_read).map(str::to_owned);
-            let mut facts = facts::of(spec, Some(client), endpoint, headers);
-            caller.tell(spec, &mut facts);
-            facts
-        }
-        // The gate says what is missing.
-        None => Facts::default(),
+) -> Result<Who, Problem> {
+    // The gate says what is missing.
+    let Some((spec, reads_endpoint)) = app.gate.reads(policy) else { return Ok(Who::Facts(Box::default())) };
+    if !reads_endpoint && let Some(subject) = spec.of_address(client) {
+        return Ok(Who::Subject { subject, endpoint: None });
     }
+    let endpoint = endpoint.filter(|_| reads_endpoint).map(str::to_owned);
+    let mut facts = facts::of(spec, Some(client), endpoint, headers);
+    caller.tell(spec, &mut facts);
+    let (subject, endpoint) = spec.build(&facts).map_err(|invalid| app.problem(&invalid.into()))?;
+    Ok(Who::Subject { subject, endpoint })
 }

@@ -32,11 +32,25 @@ pub(crate) fn lend(body: Incoming) -> (Lent, Leftover) {
 }
 
 impl Leftover {
-    /// Reads away what is left. False if that is too much: the connection has to go. A client that `waits` to be told to
-    /// send its body is not told to send it in vain.
-    pub(crate) async fn read_away(mut self, waits: bool) -> bool {
-        // Still lent: somebody is reading it.
-        let Ok((body, is_touched)) = self.0.try_recv() else { return true };
+    /// What came back, unless all of it was read or somebody still reads it.
+    pub(crate) fn rest(mut self) -> Option<Rest> {
+        let (body, is_touched) = self.0.try_recv().ok()?;
+        (!body.is_end_stream()).then_some(Rest { body, is_touched })
+    }
+}
+
+/// The part of a body that nobody wanted.
+#[derive(Debug)]
+pub(crate) struct Rest {
+    body: Incoming,
+    is_touched: bool,
+}
+
+impl Rest {
+    /// Reads it away. False if that is too much: the connection has to go. A client that `waits` to be told to send its
+    /// body is not told to send it in vain.
+    pub(crate) async fn read_away(self, waits: bool) -> bool {
+        let Self { body, is_touched } = self;
         if waits && !is_touched {
             return false;
         }

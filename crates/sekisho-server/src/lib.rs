@@ -3,6 +3,7 @@
 //! A door translates its protocol into the gate's words, calls the gate and translates back; it decides nothing itself.
 
 mod alarm;
+mod answering;
 mod api;
 mod app;
 mod audit;

@@ -79,6 +79,11 @@ impl Live {
         self.app.load_full()
     }
 
+    /// Whether the server was told to stop.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.app.load().metrics.is_leaving()
+    }
+
     pub(crate) fn api(&self) -> Router {
         Router::clone(&self.api.load())
     }

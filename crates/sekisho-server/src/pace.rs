@@ -2,13 +2,16 @@
 //! request, must not be held for the price of a byte now and then.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
+use crate::alarm::Alarm;
+use crate::conduct::Conduct;
 use crate::config::Connections;
 
 /// Bytes against time. Only time in which the client is waited for counts: what an upstream takes is not the client's.
@@ -22,13 +25,15 @@ pub(crate) struct Pace {
     /// In this window, before `since`.
     waited: Duration,
     since: Option<Instant>,
-    alarm: Option<Pin<Box<Sleep>>>,
+    /// When all must have been moved.
+    until: Option<Instant>,
+    alarm: Alarm,
 }
 
 impl Pace {
     pub(crate) fn new(connections: &Connections) -> Self {
         let (least, window) = (connections.least_in_grace(), connections.grace);
-        Self { least, window, moved: 0, waited: Duration::ZERO, since: None, alarm: None }
+        Self { least, window, moved: 0, waited: Duration::ZERO, since: None, until: None, alarm: Alarm::default() }
     }
 
     pub(crate) fn moved(&mut self, bytes: usize) {
@@ -40,19 +45,12 @@ impl Pace {
 
     /// To be called while the client is waited for. Ready when it is too slow.
     pub(crate) fn poll_too_slow(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.least == 0 {
-            return Poll::Pending;
-        }
         loop {
             let since = *self.since.get_or_insert_with(Instant::now);
-            let end = since + self.window.saturating_sub(self.waited);
-            let alarm = self.alarm.get_or_insert_with(|| Box::pin(sleep_until(end)));
-            if alarm.deadline() != end {
-                // Always later than before, which the timer takes without a lock.
-                alarm.as_mut().reset(end);
-            }
-            ready!(alarm.as_mut().poll(cx));
-            if self.moved < self.least {
+            let of_window = (self.least > 0).then(|| since + self.window.saturating_sub(self.waited));
+            let Some(end) = of_window.into_iter().chain(self.until).min() else { return Poll::Pending };
+            ready!(self.alarm.poll(cx, end));
+            if self.moved < self.least || self.until == Some(end) {
                 return Poll::Ready(());
             }
             (self.moved, self.waited, self.since) = (0, Duration::ZERO, None);
@@ -65,6 +63,8 @@ impl Pace {
 pub(crate) struct Paced<B> {
     body: B,
     pace: Pace,
+    /// Whose alarm it uses.
+    lender: Option<Arc<Conduct>>,
 }
 
 /// What a body ends with whose client is too slow.
@@ -79,7 +79,30 @@ pub(crate) fn is_too_slow(error: &(dyn std::error::Error + 'static)) -> bool {
 
 impl<B> Paced<B> {
     pub(crate) fn new(body: B, connections: &Connections) -> Self {
-        Self { body, pace: Pace::new(connections) }
+        Self { body, pace: Pace::new(connections), lender: None }
+    }
+
+    /// With the alarm of a connection that has one body at a time: to set one for each costs as much as to read it.
+    #[must_use]
+    pub(crate) fn with_alarm_of(mut self, conduct: &Arc<Conduct>) -> Self {
+        self.pace.alarm = conduct.lend_alarm();
+        self.lender = Some(Arc::clone(conduct));
+        self
+    }
+
+    /// All of it has to be there in time, however steadily it comes.
+    #[must_use]
+    pub(crate) fn until(mut self, deadline: Instant) -> Self {
+        self.pace.until = Some(deadline);
+        self
+    }
+}
+
+impl<B> Drop for Paced<B> {
+    fn drop(&mut self) {
+        if let Some(lender) = &self.lender {
+            lender.take_alarm_back(std::mem::take(&mut self.pace.alarm));
+        }
     }
 }
 

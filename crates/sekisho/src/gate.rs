@@ -10,10 +10,12 @@ use smallvec::SmallVec;
 use crate::backend::BackendKind;
 use crate::clock::Stopwatch;
 use crate::error::{Error, Invalid};
-use crate::identity::{Facts, SubjectSpec};
+use crate::identity::{Facts, SubjectPart, SubjectSpec};
 use crate::key::{Endpoint, Subject};
+use crate::limits::engine::Due;
+use crate::limits::store::Demands;
 use crate::limits::{Charge, Cost, Decision, Ended, Limits, Policy, ReservationId, ReserveOptions, Reserved};
-use crate::meters::Meters;
+use crate::meters::{Meters, PolicyMeters};
 
 /// One thing a request asks for.
 #[derive(Debug, Clone)]
@@ -26,25 +28,42 @@ pub struct Ask {
 #[derive(Debug, Clone)]
 pub enum Who {
     /// The caller has built the subject itself.
-    Subject { subject: String, endpoint: Option<String> },
+    Subject { subject: Subject, endpoint: Option<Endpoint> },
     /// The policy says how to build it.
-    Facts(Facts),
+    Facts(Box<Facts>),
 }
 
 #[derive(Debug)]
 pub struct Gate {
     limits: Limits,
-    /// How each policy builds its subject; a policy without an entry takes only ready ones. The names are the operator's, so
-    /// that a quick hash will do.
-    subjects: hashbrown::HashMap<String, SubjectSpec>,
+    /// The names are the operator's, so that a quick hash will do.
+    governed: hashbrown::HashMap<String, Governed>,
     meters: Meters,
 }
 
+/// All that a request needs to know of one policy.
+#[derive(Debug)]
+struct Governed {
+    policy: Arc<Policy>,
+    /// How it builds its subject; without one it takes only ready ones.
+    subject: Option<SubjectSpec>,
+    meters: Arc<PolicyMeters>,
+}
+
+/// Whose meters count a decision, charge by charge.
+type Counting<'a> = SmallVec<[&'a Arc<PolicyMeters>; 1]>;
+
 impl Gate {
     /// Meters go to the recorder that is installed now, if one is.
-    pub fn new(limits: Limits, subjects: HashMap<String, SubjectSpec>, backend: BackendKind) -> Self {
-        let meters = Meters::new(&limits, backend.as_str());
-        Self { limits, subjects: subjects.into_iter().collect(), meters }
+    pub fn new(limits: Limits, mut subjects: HashMap<String, SubjectSpec>, backend: BackendKind) -> Self {
+        let meters = Meters::new(backend.as_str());
+        let governed = |policy: &Arc<Policy>| {
+            let (name, policy) = (policy.name().to_owned(), Arc::clone(policy));
+            let (subject, meters) = (subjects.remove(&name), Arc::new(PolicyMeters::new(&name)));
+            (name, Governed { policy, subject, meters })
+        };
+        let governed = limits.policies().map(governed).collect();
+        Self { limits, governed, meters }
     }
 
     /// Takes the place of `other`, on the same store and the same recorder: reservations that are open there are open here.
@@ -64,7 +83,9 @@ impl Gate {
     /// Counts what a door has decided by itself, from figures that it looked at. A policy that the gate does not know is not
     /// counted.
     pub fn note(&self, policy: &Policy, is_within_limits: bool) {
-        self.meters.noted(policy, is_within_limits);
+        if let Some(governed) = self.governed.get(policy.name()) {
+            governed.meters.noted(policy, is_within_limits);
+        }
     }
 
     pub fn limits(&self) -> &Limits {
@@ -72,58 +93,89 @@ impl Gate {
     }
 
     pub fn subject_spec(&self, policy: &str) -> Option<&SubjectSpec> {
-        self.subjects.get(policy)
+        self.governed.get(policy)?.subject.as_ref()
+    }
+
+    /// What `policy` reads to build its subject, and whether it needs the endpoint besides.
+    pub fn reads(&self, policy: &str) -> Option<(&SubjectSpec, bool)> {
+        let Governed { policy, subject, .. } = self.governed.get(policy)?;
+        let spec = subject.as_ref()?;
+        Some((spec, policy.needs_endpoint() || spec.parts().contains(&SubjectPart::Endpoint)))
     }
 
     /// Identify: who is it, by the policy's own rule.
     pub fn identify(&self, ask: &Ask) -> Result<Charge, Error> {
-        self.limits.policy(&ask.policy)?;
-        let (subject, endpoint) = match &ask.who {
-            Who::Subject { subject, endpoint } => {
-                (Subject::new(subject)?, endpoint.as_deref().map(Endpoint::new).transpose()?)
-            }
-            Who::Facts(facts) => {
-                let spec = self.subjects.get(&*ask.policy).ok_or_else(|| {
-                    Invalid::new(
-                        "facts",
-                        format!("cannot be used: the policy `{}` names no `subject` to build", ask.policy),
-                    )
-                })?;
-                spec.build(facts)?
-            }
-        };
+        let (subject, endpoint) = self.governed(&ask.policy)?.identify(ask)?;
         Ok(Charge { policy: Arc::clone(&ask.policy), subject, endpoint, cost: ask.cost.clone() })
     }
 
     /// Admit and settle at once.
     pub async fn check(&self, asks: &[Ask]) -> Result<Decision, Error> {
-        let charges = self.identify_all(asks)?;
+        let (demands, counting) = self.demands(asks)?;
         let watch = Stopwatch::start();
-        let decided = self.limits.check(&charges).await;
-        self.meters.decided(names(&charges), decided.as_ref(), watch.seconds());
+        let decided = self.limits.check_demands(demands).await;
+        self.meters.decided(&counting, decided.as_ref(), watch.seconds());
         decided
+    }
+
+    /// What [`check`](Self::check) does, where neither the store nor a turn has to be waited for; otherwise nothing, and
+    /// None.
+    pub fn check_at_once(&self, asks: &[Ask]) -> Option<Result<Decision, Error>> {
+        if !self.limits.is_immediate() {
+            return None;
+        }
+        let (demands, counting) = match self.demands(asks) {
+            Ok(demands) => demands,
+            Err(error) => return Some(Err(error)),
+        };
+        if demands.iter().any(|demand| demand.target.policy.paces()) {
+            return None;
+        }
+        let watch = Stopwatch::start();
+        let decided = self.limits.check_at_once(demands)?;
+        self.meters.decided(&counting, decided.as_ref(), watch.seconds());
+        Some(decided)
     }
 
     /// What `check` would answer.
     pub async fn peek(&self, asks: &[Ask]) -> Result<Decision, Error> {
-        self.limits.peek(&self.identify_all(asks)?).await
+        self.limits.peek_demands(self.demands(asks)?.0).await
     }
 
     /// Admit, to be settled when the cost is known.
     pub async fn reserve(&self, asks: &[Ask], options: &ReserveOptions) -> Result<Reserved, Error> {
-        let charges = self.identify_all(asks)?;
+        let (demands, counting) = self.demands(asks)?;
         let watch = Stopwatch::start();
-        let mut reserved = self.limits.reserve(&charges, options).await;
-        let decision = match &reserved {
+        let mut reserved = self.limits.reserve_demands(demands, options).await;
+        self.reserved(&counting, &mut reserved, watch);
+        reserved
+    }
+
+    /// What [`reserve`](Self::reserve) does, where the store need not be waited for; otherwise nothing, and None.
+    pub fn reserve_at_once(&self, asks: &[Ask], options: &ReserveOptions) -> Option<Result<Reserved, Error>> {
+        if !self.limits.is_immediate() {
+            return None;
+        }
+        let (demands, counting) = match self.demands(asks) {
+            Ok(demands) => demands,
+            Err(error) => return Some(Err(error)),
+        };
+        let watch = Stopwatch::start();
+        let mut reserved = self.limits.reserve_at_once(demands, options)?;
+        self.reserved(&counting, &mut reserved, watch);
+        Some(reserved)
+    }
+
+    fn reserved(&self, counting: &Counting<'_>, reserved: &mut Result<Reserved, Error>, watch: Stopwatch) {
+        let decision = match &*reserved {
             Ok(Reserved::Admitted(admission)) => Ok(admission.decision()),
             Ok(Reserved::Denied(decision)) => Ok(decision),
             Err(error) => Err(error),
         };
-        self.meters.decided(names(&charges), decision, watch.seconds());
-        if let Ok(Reserved::Admitted(admission)) = &mut reserved {
-            self.meters.reserved(admission);
+        self.meters.decided(counting, decision, watch.seconds());
+        if let Ok(Reserved::Admitted(admission)) = reserved {
+            self.meters.reserved(counting, admission);
         }
-        reserved
     }
 
     /// Settle with what it really cost.
@@ -140,15 +192,36 @@ impl Gate {
         Ok(ended)
     }
 
-    fn identify_all(&self, asks: &[Ask]) -> Result<SmallVec<[Charge; 1]>, Error> {
-        let place = |i: usize, error: Error| match error {
-            Error::Invalid(invalid) if asks.len() > 1 => invalid.within(format_args!("charges[{i}]")).into(),
-            error => error,
-        };
-        asks.iter().enumerate().map(|(i, ask)| self.identify(ask).map_err(|error| place(i, error))).collect()
+    fn demands(&self, asks: &[Ask]) -> Result<(Demands, Counting<'_>), Error> {
+        let mut counting = Counting::new();
+        let due = asks.iter().map(|ask| {
+            let governed = self.governed(&ask.policy)?;
+            let (subject, endpoint) = governed.identify(ask)?;
+            counting.push(&governed.meters);
+            Ok(Due { policy: &governed.policy, subject, endpoint, cost: &ask.cost })
+        });
+        let demands = Limits::demands(asks.len(), due)?;
+        Ok((demands, counting))
+    }
+
+    fn governed(&self, policy: &str) -> Result<&Governed, Error> {
+        self.governed.get(policy).ok_or_else(|| Error::UnknownPolicy { name: policy.to_owned() })
     }
 }
 
-fn names(charges: &[Charge]) -> impl Iterator<Item = &str> {
-    charges.iter().map(|charge| &*charge.policy)
+impl Governed {
+    fn identify(&self, ask: &Ask) -> Result<(Subject, Option<Endpoint>), Error> {
+        match &ask.who {
+            Who::Subject { subject, endpoint } => Ok((subject.clone(), endpoint.clone())),
+            Who::Facts(facts) => self.build(facts),
+        }
+    }
+
+    fn build(&self, facts: &Facts) -> Result<(Subject, Option<Endpoint>), Error> {
+        let Some(spec) = &self.subject else {
+            let reason = format!("cannot be used: the policy `{}` names no `subject` to build", self.policy.name());
+            return Err(Invalid::new("facts", reason).into());
+        };
+        Ok(spec.build(facts)?)
+    }
 }

@@ -2,27 +2,28 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::sync::Arc;
+
+use smol_str::SmolStr;
 
 use crate::error::Invalid;
 
 /// Whom a policy counts: `192.168.1.1:a3b2c1d0`, a user id, a registrable domain. Written into keys as it is.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Subject(Arc<str>);
+pub struct Subject(SmolStr);
 
 impl Subject {
     pub const MAX_BYTES: usize = 512;
 
     pub fn new(subject: impl AsRef<str>) -> Result<Self, Invalid> {
         check_part("subject", subject.as_ref(), Self::MAX_BYTES)?;
-        Ok(Self(subject.as_ref().into()))
+        Ok(Self(SmolStr::new(subject)))
     }
 
     /// Of what is known to be short and to hold nothing but letters, digits and `-`, `_`, `.`, `:`.
-    #[cfg(feature = "outbound")]
-    pub(crate) fn plain(subject: &str) -> Self {
-        debug_assert!(check_part("subject", subject, Self::MAX_BYTES).is_ok(), "{subject:?} is not plain");
-        Self(subject.into())
+    pub(crate) fn plain(subject: impl Into<SmolStr>) -> Self {
+        let subject = subject.into();
+        debug_assert!(check_part("subject", &subject, Self::MAX_BYTES).is_ok(), "{subject:?} is not plain");
+        Self(subject)
     }
 
     pub fn as_str(&self) -> &str {
@@ -44,14 +45,14 @@ impl fmt::Display for Subject {
 
 /// The part of an API that is counted apart, where a key template asks for it: `/api/profiles`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Endpoint(Arc<str>);
+pub struct Endpoint(SmolStr);
 
 impl Endpoint {
     pub const MAX_BYTES: usize = 256;
 
     pub fn new(endpoint: impl AsRef<str>) -> Result<Self, Invalid> {
         check_part("endpoint", endpoint.as_ref(), Self::MAX_BYTES)?;
-        Ok(Self(endpoint.as_ref().into()))
+        Ok(Self(SmolStr::new(endpoint)))
     }
 
     pub fn as_str(&self) -> &str {

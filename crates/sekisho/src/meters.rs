@@ -4,19 +4,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
 use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
 use crate::error::Error;
+use crate::limits::rule::Algorithm;
 use crate::limits::store::Standing;
-use crate::limits::{Admission, ChargeOutcome, Decision, Degraded, Ended, Ending, Limits, Mode, Policy, ReservationId};
+use crate::limits::{Admission, ChargeOutcome, Decision, Degraded, Ended, Ending, Mode, Policy, ReservationId};
 use crate::open::OpenReservations;
 
 /// Made once, when the recorder is known, so that no label is put together on a request's way.
 pub(crate) struct Meters {
-    policies: HashMap<String, Arc<PolicyMeters>>,
     duration: Histogram,
     errors: [Counter; 2],
     /// In the order of [`Degraded`].
@@ -39,28 +38,54 @@ pub(crate) struct PolicyMeters {
     window: Histogram,
 }
 
-impl Meters {
-    pub(crate) fn new(limits: &Limits, backend: &'static str) -> Self {
-        describe();
-        let of = |name: &str| {
-            let outcome = |outcome: &'static str| counter!("sekisho_decisions_total", "policy" => name.to_owned(), "outcome" => outcome);
-            let policy = || name.to_owned();
-            Arc::new(PolicyMeters {
-                allowed: outcome("allow"),
-                denied: outcome("deny"),
-                shadow_denied: outcome("shadow_deny"),
-                failed_open: outcome("error_open"),
-                failed_closed: outcome("error_closed"),
-                reserved: counter!("sekisho_reservations_total", "policy" => policy()),
-                open: gauge!("sekisho_reservations_open", "policy" => policy()),
-                expired: counter!("sekisho_reservations_expired_total", "policy" => policy()),
-                window: histogram!("sekisho_window_requests", "policy" => policy()),
-            })
+impl PolicyMeters {
+    pub(crate) fn new(name: &str) -> Self {
+        let outcome = |outcome: &'static str| counter!("sekisho_decisions_total", "policy" => name.to_owned(), "outcome" => outcome);
+        let policy = || name.to_owned();
+        Self {
+            allowed: outcome("allow"),
+            denied: outcome("deny"),
+            shadow_denied: outcome("shadow_deny"),
+            failed_open: outcome("error_open"),
+            failed_closed: outcome("error_closed"),
+            reserved: counter!("sekisho_reservations_total", "policy" => policy()),
+            open: gauge!("sekisho_reservations_open", "policy" => policy()),
+            expired: counter!("sekisho_reservations_expired_total", "policy" => policy()),
+            window: histogram!("sekisho_window_requests", "policy" => policy()),
+        }
+    }
+
+    fn charged(&self, decision: &Decision, charge: &ChargeOutcome) {
+        let outcome = match (charge.policy.mode(), charge.within_limits()) {
+            _ if decision.degraded == Some(Degraded::Open) => &self.failed_open,
+            (Mode::Shadow, false) => &self.shadow_denied,
+            _ if decision.allowed => &self.allowed,
+            _ => &self.denied,
         };
+        outcome.increment(1);
+        for (rule, figures) in charge.policy.rules().iter().zip(&charge.rules) {
+            if matches!(rule.algorithm, Algorithm::FixedWindow { .. } | Algorithm::Calendar { .. }) {
+                self.window.record((figures.used + figures.held) as f64);
+            }
+        }
+    }
+
+    pub(crate) fn noted(&self, policy: &Policy, is_within_limits: bool) {
+        let outcome = match (policy.mode(), is_within_limits) {
+            (_, true) => &self.allowed,
+            (Mode::Shadow, false) => &self.shadow_denied,
+            (Mode::Enforce, false) => &self.denied,
+        };
+        outcome.increment(1);
+    }
+}
+
+impl Meters {
+    pub(crate) fn new(backend: &'static str) -> Self {
+        describe();
         let error = |kind: &'static str| counter!("sekisho_backend_errors_total", "backend" => backend, "kind" => kind);
         let degraded = |mode: Degraded| counter!("sekisho_degraded_decisions_total", "mode" => mode.as_str());
         Self {
-            policies: limits.policies().map(|policy| (policy.name().to_owned(), of(policy.name()))).collect(),
             duration: histogram!("sekisho_decision_duration_seconds", "backend" => backend),
             errors: [error("unavailable"), error("corrupt")],
             degraded: [Degraded::Memory, Degraded::Open].map(degraded),
@@ -71,10 +96,10 @@ impl Meters {
         }
     }
 
-    /// A check or a reserve of `policies`, with what came of it.
-    pub(crate) fn decided<'a>(
+    /// A check or a reserve, with what came of it; `counting` in the order of its charges.
+    pub(crate) fn decided(
         &self,
-        policies: impl Iterator<Item = &'a str>,
+        counting: &[&Arc<PolicyMeters>],
         decided: Result<&Decision, &Error>,
         seconds: f64,
     ) {
@@ -85,44 +110,16 @@ impl Meters {
                     self.errors[0].increment(1);
                     self.degraded[degraded as usize].increment(1);
                 }
-                decision.charges.iter().for_each(|charge| self.charged(decision, charge));
+                counting.iter().zip(&decision.charges).for_each(|(meters, charge)| meters.charged(decision, charge));
             }
             // The caller's mistake is no decision.
             Err(Error::Invalid(_) | Error::UnknownPolicy { .. } | Error::UnknownReservation) => {}
             Err(error) => {
                 self.duration.record(seconds);
                 self.failed(error);
-                policies
-                    .filter_map(|name| self.policies.get(name))
-                    .for_each(|meters| meters.failed_closed.increment(1));
+                counting.iter().for_each(|meters| meters.failed_closed.increment(1));
             }
         }
-    }
-
-    fn charged(&self, decision: &Decision, charge: &ChargeOutcome) {
-        let Some(meters) = self.policies.get(charge.policy.name()) else { return };
-        let outcome = match (charge.policy.mode(), charge.within_limits()) {
-            _ if decision.degraded == Some(Degraded::Open) => &meters.failed_open,
-            (Mode::Shadow, false) => &meters.shadow_denied,
-            _ if decision.allowed => &meters.allowed,
-            _ => &meters.denied,
-        };
-        outcome.increment(1);
-        for (rule, figures) in charge.policy.rules().iter().zip(&charge.rules) {
-            if matches!(rule.algorithm(), "fixed_window" | "calendar") {
-                meters.window.record((figures.used + figures.held) as f64);
-            }
-        }
-    }
-
-    pub(crate) fn noted(&self, policy: &Policy, is_within_limits: bool) {
-        let Some(meters) = self.policies.get(policy.name()) else { return };
-        let outcome = match (policy.mode(), is_within_limits) {
-            (_, true) => &meters.allowed,
-            (Mode::Shadow, false) => &meters.shadow_denied,
-            (Mode::Enforce, false) => &meters.denied,
-        };
-        outcome.increment(1);
     }
 
     /// What `other` knows to be open is known here too.
@@ -130,16 +127,12 @@ impl Meters {
         self.open = Arc::clone(&other.open);
     }
 
-    pub(crate) fn reserved(&self, admission: &mut Admission) {
-        let decision = admission.decision();
-        let meters = || decision.charges.iter().filter_map(|charge| self.policies.get(charge.policy.name()));
-        meters().for_each(|meters| meters.reserved.increment(1));
-        // Nothing is behind it that could be open.
-        if decision.degraded == Some(Degraded::Open) {
-            return;
+    pub(crate) fn reserved(&self, counting: &[&Arc<PolicyMeters>], admission: &mut Admission) {
+        counting.iter().for_each(|meters| meters.reserved.increment(1));
+        // Otherwise nothing is behind it that could be open.
+        if admission.decision().degraded != Some(Degraded::Open) {
+            admission.watched_by(&self.open, counting.iter().map(|meters| Arc::clone(meters)).collect());
         }
-        let counted = meters().cloned().collect();
-        admission.watched_by(&self.open, counted);
     }
 
     /// An end by id.
@@ -182,8 +175,14 @@ fn describe() {
     describe_counter!("sekisho_degraded_decisions_total", "Decisions made without the store, by who made them");
 }
 
+impl fmt::Debug for PolicyMeters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyMeters").finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Meters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Meters").field("policies", &self.policies.len()).finish_non_exhaustive()
+        f.debug_struct("Meters").finish_non_exhaustive()
     }
 }

@@ -24,7 +24,10 @@ const AT_ONCE: usize = 64;
 
 pub(super) async fn check(State(app): State<Arc<App>>, Body(body): Body<CheckBody>) -> Result<Response, Problem> {
     let asked = body.asked().map_err(|invalid| Problem::invalid(&invalid))?;
-    let decision = app.gate.check(&asked.asks).await;
+    let decision = match app.gate.check_at_once(&asked.asks) {
+        Some(decision) => decision,
+        None => Box::pin(app.gate.check(&asked.asks)).await,
+    };
     answer(&app, &asked, decision)
 }
 

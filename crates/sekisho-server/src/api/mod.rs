@@ -36,6 +36,7 @@ use axum::response::{IntoResponse as _, Response};
 use tokio::time::{Instant, timeout};
 use tower::Service as _;
 
+use crate::answering::Answering;
 use crate::app::App;
 use crate::caller::bearer;
 use crate::config::Config;
@@ -50,7 +51,7 @@ pub(crate) use routes::document;
 use routes::routes;
 
 /// From the head of a request to the head of its answer, the body in between.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) fn router(app: Arc<App>) -> Router {
     routes()
@@ -66,22 +67,25 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// One request of a trusted caller. A check is what others ask for every request of theirs: it goes straight to its handler,
 /// because the router and its layers would cost more than the decision.
-pub(crate) async fn serve(live: &Live, peer: Peer, mut request: Request) -> Response {
+pub(crate) fn serve(live: &Live, peer: Peer, mut request: Request) -> Answering {
     if request.uri().path() != "/v1/check" || request.method() != Method::POST {
         request.extensions_mut().insert(peer);
-        return live.api().call(request).await.unwrap_or_else(|never| match never {});
+        let mut api = live.api();
+        return Answering::awaited(async move { api.call(request).await.unwrap_or_else(|never| match never {}) });
     }
     let (app, start) = (live.app(), Instant::now());
-    let answer = check(&app, peer, request).await.unwrap_or_else(|problem| problem.into_response());
-    app.metrics.answered(&app.meters.check, answer.status(), start);
-    answer
+    Answering::awaited(async move {
+        let answer = check(&app, peer, request).await.unwrap_or_else(|problem| problem.into_response());
+        app.metrics.answered(&app.meters.check, answer.status(), start);
+        answer
+    })
 }
 
 async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<Response, Problem> {
     refuse(app, Some(peer), &request)?;
-    // The store has a time-out of its own.
-    let body = timeout(REQUEST_TIMEOUT, body::Body::from_request(request, &())).await;
-    decide::check(State(Arc::clone(app)), body.unwrap_or_else(|_| Err(Problem::timed_out()))?).await
+    // The body and the store have time-outs of their own.
+    let body = body::Body::from_request(request, &()).await?;
+    decide::check(State(Arc::clone(app)), body).await
 }
 
 async fn in_time(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {

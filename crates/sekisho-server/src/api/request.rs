@@ -9,10 +9,12 @@ use std::net::IpAddr;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sekisho::gate::{Ask, Who};
 use sekisho::identity::Facts;
+use sekisho::key::{Endpoint, Subject};
 use sekisho::limits::{Cost, Limits, MAX_AMOUNT, Policy};
 use sekisho::{Error, Invalid};
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
+use smallvec::{SmallVec, smallvec};
 
 use super::object::Object;
 use super::words;
@@ -197,7 +199,7 @@ pub(super) struct OverrideBody {
 /// The charges of a request, and whether it listed them.
 #[derive(Debug)]
 pub(super) struct Asked {
-    pub(super) asks: Vec<Ask>,
+    pub(super) asks: SmallVec<[Ask; 1]>,
     pub(super) listed: bool,
 }
 
@@ -222,7 +224,7 @@ impl CheckBody {
                 facts: self.facts,
                 cost: self.cost,
             };
-            return Ok(Asked { asks: vec![charge.ask()?], listed: false });
+            return Ok(Asked { asks: smallvec![charge.ask()?], listed: false });
         };
         let beside = [
             ("policy", self.policy.is_some()),
@@ -250,11 +252,14 @@ impl ReserveBody {
 impl ChargeBody {
     fn ask(self) -> Result<Ask, Invalid> {
         let who = match (self.subject, self.facts) {
-            (Some(subject), None) => Who::Subject { subject, endpoint: self.endpoint },
+            (Some(subject), None) => {
+                let endpoint = self.endpoint.map(Endpoint::new).transpose()?;
+                Who::Subject { subject: Subject::new(subject)?, endpoint }
+            }
             (None, Some(_)) if self.endpoint.is_some() => {
                 return Err(Invalid::new("endpoint", "is taken from `facts.path` where there are `facts`"));
             }
-            (None, Some(Object(facts))) => Who::Facts(facts.into()),
+            (None, Some(Object(facts))) => Who::Facts(Box::new(facts.into())),
             (Some(_), Some(_)) => return Err(Invalid::new("facts", "cannot stand beside `subject`; give one of them")),
             (None, None) => return Err(Invalid::new("subject", "is missing; give it, or `facts` to build it from")),
         };

@@ -281,7 +281,7 @@ impl Count {
             gate.note(&self.rule.policy, is_within);
             return Ok(decision);
         }
-        let who = Who::Subject { subject: self.subject.as_str().to_owned(), endpoint: None };
+        let who = Who::Subject { subject: self.subject.clone(), endpoint: None };
         let policy = self.rule.policy.name().into();
         gate.check(&[gate::Ask { policy, who, cost: Cost::requests(hits)? }]).await
     }

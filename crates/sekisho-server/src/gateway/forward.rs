@@ -11,12 +11,12 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::{PathAndQuery, Uri};
-use axum::http::{Method, Response};
+use axum::http::{Method, Response, StatusCode};
 use axum::response::IntoResponse as _;
 use hyper::body::{Body as _, Frame, SizeHint};
 use sekisho::http::fields;
 use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
-use sekisho::outbound::Outcome;
+use sekisho::outbound::{Outbound, Outcome};
 use tokio::time::Instant;
 use url::Url;
 
@@ -71,13 +71,17 @@ pub(super) async fn forward(
         Ok(request) => request,
         Err(problem) => return failed(problem, admission.decision()),
     };
-    let outgoing = match go_out(&errand, &target).await {
-        Ok(outgoing) => outgoing,
-        Err(problem) => {
-            let response = failed(problem, admission.decision());
-            end(admission, true).await;
-            return response;
-        }
+    // What only few requests need has a box of its own, so that others do not carry it.
+    let outgoing = match errand.outbound() {
+        Some(outbound) => match Box::pin(go_out(&errand, outbound, &target)).await {
+            Ok(outgoing) => Some(outgoing),
+            Err(problem) => {
+                let response = failed(problem, admission.decision());
+                Box::pin(release(admission)).await;
+                return response;
+            }
+        },
+        None => None,
     };
     admission.sent();
     let upstream = &to.upstream.authority;
@@ -85,12 +89,24 @@ pub(super) async fn forward(
     let outgoing = match outgoing {
         Some(outgoing) => {
             let outcome = outcome(&outgoing, &sent);
-            outgoing.goes_on(outcome).await
+            Box::pin(outgoing.goes_on(outcome)).await
         }
         None => None,
     };
     let (problem, releases) = match sent {
-        Ok((answer, link)) => return pass_on(errand, pool, answer, link, (admission, outgoing)).await,
+        Ok((answer, link)) => {
+            let mut headers = answer.headers;
+            fields::merge(&mut headers, style, admission.decision());
+            let answer = Head { headers, ..answer };
+            let meter = if to.releases(answer.status) {
+                Box::pin(release(admission)).await;
+                None
+            } else {
+                let usage = if to.settle_from.is_empty() { None } else { usage(to, &answer.headers) };
+                Some(Meter { admission, usage })
+            };
+            return pass_on(to, pool, answer, link, (meter, outgoing));
+        }
         Err(NoAnswer::TooLate) => {
             quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
             (Problem::gateway_timeout(), to.release_on.timeout)
@@ -109,17 +125,33 @@ pub(super) async fn forward(
         }
     };
     let response = failed(problem, admission.decision());
-    end(admission, releases).await;
+    if releases {
+        Box::pin(release(admission)).await;
+    }
     response
 }
 
+impl Errand<'_> {
+    /// Whose policy the upstream's domain has, where it has one.
+    fn outbound(&self) -> Option<&Outbound> {
+        self.app.outbound.as_ref().filter(|_| self.to.outbound)
+    }
+}
+
+impl Forward {
+    /// Whether such an answer is not paid for.
+    fn releases(&self, status: StatusCode) -> bool {
+        status.is_server_error() && self.release_on.server_error
+            || status.is_client_error() && self.release_on.client_error
+    }
+}
+
 /// The upstream's turn, where the policy of its domain applies.
-async fn go_out(errand: &Errand<'_>, target: &str) -> Result<Option<Outgoing>, Problem> {
+async fn go_out(errand: &Errand<'_>, outbound: &Outbound, target: &str) -> Result<Outgoing, Problem> {
     let Upstream { scheme, authority, .. } = &errand.to.upstream;
-    let Some(outbound) = errand.app.outbound.as_ref().filter(|_| errand.to.outbound) else { return Ok(None) };
     let url = Url::parse(&format!("{scheme}://{authority}{target}")).map_err(|_| Problem::bad_gateway())?;
     match Outgoing::begin(outbound, &url).await {
-        Ok(Ok(outgoing)) => Ok(Some(outgoing)),
+        Ok(Ok(outgoing)) => Ok(outgoing),
         Ok(Err(denied)) => Err(Problem::not_asked(&denied)),
         Err(error) => Err(errand.app.problem(&error)),
     }
@@ -134,24 +166,14 @@ fn outcome(outgoing: &Outgoing, sent: &Result<(Head, Link), NoAnswer>) -> Outcom
 }
 
 /// Hands an answer to the client, and with its body what was reserved.
-async fn pass_on(
-    Errand { app, to, .. }: Errand<'_>,
+fn pass_on(
+    to: &Forward,
     pool: &Arc<Pool>,
     answer: Head,
     mut link: Link,
-    (admission, outgoing): (Admission, Option<Outgoing>),
+    (mut meter, outgoing): (Option<Meter>, Option<Outgoing>),
 ) -> Response<Body> {
-    let Head { status, mut headers, extensions, mut framing, is_kept } = answer;
-    fields::merge(&mut headers, app.config.headers, admission.decision());
-    let releases = status.is_server_error() && to.release_on.server_error
-        || status.is_client_error() && to.release_on.client_error;
-    let mut meter = if releases {
-        end(admission, true).await;
-        None
-    } else {
-        let usage = if to.settle_from.is_empty() { None } else { usage(to, &headers) };
-        Some(Meter { admission, usage })
-    };
+    let Head { status, headers, extensions, mut framing, is_kept } = answer;
     let is_without_body = framing == Framing::Nothing;
     let body = match link.whole(&mut framing) {
         Some(body) => {
@@ -238,8 +260,8 @@ fn target<'a>(upstream: &Upstream, asked: &'a Uri) -> Cow<'a, str> {
 }
 
 /// A failure here is the store's: the drop has asked it once more, and the lease watches over the rest.
-async fn end(admission: Admission, releases: bool) {
-    if releases && let Err(error) = admission.release().await {
+async fn release(admission: Admission) {
+    if let Err(error) = admission.release().await {
         quietly!(warn, %error, "what was reserved could not be given back yet");
     }
 }

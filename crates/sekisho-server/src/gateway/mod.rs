@@ -13,6 +13,7 @@ pub(crate) mod usage;
 pub(crate) mod wire;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Method;
@@ -20,40 +21,96 @@ use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::response::{IntoResponse, Response};
-use sekisho::gate::{Ask, Who};
+use sekisho::gate::Ask;
 use sekisho::http::fields;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
 use tokio::time::Instant;
 
+use crate::answering::Answering;
 use crate::app::App;
 use crate::caller::{self, Caller};
-use crate::config::{Action, Route};
+use crate::config::{Action, FixedResponse, Route};
 use crate::facts::{self, Peer};
+use crate::metrics::RouteMeter;
 use crate::respond::Problem;
 use forward::Errand;
 
 /// What the gateway answers besides its routes.
 pub(crate) const OWN: [&str; 4] = ["/livez", "/healthz", "/readyz", "/api/config/usage"];
 
+/// What a request is for: the place of it in its list.
+#[derive(Debug, Clone, Copy)]
+enum Found {
+    Own(usize),
+    Elevation(usize),
+    Route(usize),
+}
+
+impl Found {
+    fn of(app: &App, head: &Parts) -> Result<Self, Problem> {
+        let path = head.uri.path();
+        if let Some(place) = OWN.iter().position(|own| *own == path) {
+            return Ok(Self::Own(place));
+        }
+        match elevation::asked(app, path) {
+            Some(place) => Ok(Self::Elevation(place)),
+            None => find(&app.config.routes, head).map(Self::Route),
+        }
+    }
+
+    fn meter(self, app: &App) -> &RouteMeter {
+        match self {
+            Self::Own(place) => &app.meters.own[place],
+            Self::Elevation(place) => &app.meters.elevation[place],
+            Self::Route(place) => &app.meters.routes[place],
+        }
+    }
+}
+
 /// One request of a client. hyper calls this itself: a router and its layers would cost more than the decision.
-///
-/// The head is lent all the way down: each of these functions would keep a copy of it otherwise.
-pub(crate) async fn serve(app: &App, peer: Peer, head: &mut Parts, body: Option<Body>) -> Response {
+pub(crate) fn serve(app: Arc<App>, peer: Peer, mut head: Parts, body: Option<Body>) -> Answering {
     let start = Instant::now();
-    let (meter, answer) = if let Some(own) = OWN.iter().position(|path| *path == head.uri.path()) {
-        (&app.meters.own[own], answer_own(app, peer, head).await)
-    } else if let Some((heights, place)) = elevation::asked(app, head.uri.path()) {
-        // In a box of its own, as below.
-        (&app.meters.elevation[place], Box::pin(elevation::answer(app, heights, peer, head.clone(), body)).await)
-    } else {
-        match find(&app.config.routes, head) {
-            Ok((index, route)) => (&app.meters.routes[index], govern(app, route, peer, head, body).await),
-            Err(problem) => (&app.meters.other, Err(problem)),
+    let found = match Found::of(&app, &head) {
+        Ok(found) => found,
+        Err(problem) => {
+            let answer = problem.into_response();
+            app.metrics.answered(&app.meters.other, answer.status(), start);
+            return Answering::known(answer);
         }
     };
-    let answer = answer.unwrap_or_else(IntoResponse::into_response);
-    app.metrics.answered(meter, answer.status(), start);
-    answer
+    if let Found::Route(place) = found
+        && let Some(answer) = at_once(&app, &app.config.routes[place], peer, &head)
+    {
+        let answer = answer.unwrap_or_else(IntoResponse::into_response);
+        app.metrics.answered(found.meter(&app), answer.status(), start);
+        return Answering::known(answer);
+    }
+    Answering::awaited(async move {
+        // What only few requests need has a box of its own, so that others do not carry it.
+        let answer = match found {
+            Found::Own(_) => Box::pin(answer_own(&app, peer, &head)).await,
+            Found::Elevation(_) => Box::pin(elevation::answer(&app, peer, head, body)).await,
+            Found::Route(place) => govern(&app, &app.config.routes[place], peer, &mut head, body).await,
+        };
+        let answer = answer.unwrap_or_else(IntoResponse::into_response);
+        app.metrics.answered(found.meter(&app), answer.status(), start);
+        answer
+    })
+}
+
+/// A fixed answer, where nobody and nothing has to be waited for.
+fn at_once(app: &App, route: &Route, peer: Peer, head: &Parts) -> Option<Result<Response, Problem>> {
+    let Action::Respond(fixed) = &route.action else { return None };
+    if fixed.logout || caller::has_to_show(app, &route.require) {
+        return None;
+    }
+    let client = facts::client(app, peer, &head.headers);
+    let asks = match asks(app, route, client, &Caller::default(), head) {
+        Ok(asks) => asks,
+        Err(problem) => return Some(Err(problem)),
+    };
+    let decision = app.gate.check_at_once(&asks)?.map_err(|error| app.problem(&error));
+    Some(decision.map(|decision| if decision.allowed { fixed_answer(app, fixed, &decision) } else { denied(app, &decision) }))
 }
 
 async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Problem> {
@@ -67,15 +124,14 @@ async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Pro
     }
 }
 
-/// The route for a request, and its number.
-fn find<'a>(routes: &'a [Route], head: &Parts) -> Result<(usize, &'a Route), Problem> {
+/// The place of the route for a request.
+fn find(routes: &[Route], head: &Parts) -> Result<usize, Problem> {
     let says_method = headers::look_through(head)?;
     let found = route(routes, host(head), &head.method, head.uri.path())?;
     if says_method && overrides(routes, found, head) {
         return Err(Problem::bad_input("", "the method may not be overridden here"));
     }
-    let number = routes.iter().position(|route| std::ptr::eq(route, found)).unwrap_or_default();
-    Ok((number, found))
+    Ok(routes.iter().position(|route| std::ptr::eq(route, found)).unwrap_or_default())
 }
 
 /// A server behind may do as such a header says; then it must not be another route's business.
@@ -142,67 +198,78 @@ async fn govern(
     body: Option<Body>,
 ) -> Result<Response, Problem> {
     let client = facts::client(app, peer, &head.headers);
-    let cookie = &app.config.sessions.cookie.name;
-    let mut caller = caller::establish(app, &route.require, &route.policy, cookie, client, &head.headers).await?;
-    let mut answer = answer(app, route, peer, client, head, body, &caller).await?;
-    caller.renew_cookie(answer.headers_mut());
-    Ok(answer)
-}
-
-/// Charges the route's policy, then answers, with the figures on either answer.
-async fn answer(
-    app: &App,
-    route: &Route,
-    peer: Peer,
-    client: IpAddr,
-    head: &mut Parts,
-    body: Option<Body>,
-    caller: &Caller,
-) -> Result<Response, Problem> {
-    let facts = facts::of(app, &route.policy, client, caller, Some(&route.endpoint), &head.headers);
-    let asks = [Ask { policy: route.policy.clone(), who: Who::Facts(facts), cost: route.cost.clone() }];
-    let decided = |error| app.problem(&error);
-    match &route.action {
-        Action::Respond(fixed) => {
-            let decision = app.gate.check(&asks).await.map_err(decided)?;
-            if !decision.allowed {
-                return Ok(denied(app, &decision));
-            }
-            turn(&decision).await;
-            if fixed.logout {
-                logout::end(app, head).await?;
-            }
-            let mut response = Response::new(Body::from(fixed.body.clone()));
-            *response.status_mut() = fixed.status;
-            fields::add(response.headers_mut(), app.config.headers, &decision);
-            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            if fixed.logout {
-                logout::forget(app, &mut response);
-            }
-            Ok(response)
-        }
+    let mut caller = if caller::has_to_show(app, &route.require) {
+        let cookie = &app.config.sessions.cookie.name;
+        Box::pin(caller::establish(app, &route.require, &route.policy, cookie, client, &head.headers)).await?
+    } else {
+        Caller::default()
+    };
+    let asks = asks(app, route, client, &caller, head)?;
+    let mut answer = match &route.action {
+        Action::Respond(fixed) => Box::pin(respond(app, fixed, &asks, head)).await?,
         Action::Forward(to) => {
             if to.secret.as_ref().is_some_and(|secret| secret.value.is_none()) {
                 return Err(Problem::not_configured());
             }
-            match app.gate.reserve(&asks, &ReserveOptions::default()).await.map_err(decided)? {
-                Reserved::Denied(decision) => Ok(denied(app, &decision)),
+            match reserve(app, &asks).await? {
+                Reserved::Denied(decision) => denied(app, &decision),
                 Reserved::Admitted(admission) => {
-                    turn(admission.decision()).await;
                     let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
-                    // In a box of its own, so that what only answers does not carry it.
-                    let errand = Errand { app, to, peer, is_trusted, caller };
-                    Ok(Box::pin(forward::forward(errand, head, body, admission)).await)
+                    let errand = Errand { app, to, peer, is_trusted, caller: &caller };
+                    forward::forward(errand, head, body, admission).await
                 }
             }
         }
+    };
+    caller.renew_cookie(answer.headers_mut());
+    Ok(answer)
+}
+
+fn asks(app: &App, route: &Route, client: IpAddr, caller: &Caller, head: &Parts) -> Result<[Ask; 1], Problem> {
+    let who = facts::who(app, &route.policy, client, caller, Some(&route.endpoint), &head.headers)?;
+    Ok([Ask { policy: route.policy.clone(), who, cost: route.cost.clone() }])
+}
+
+async fn reserve(app: &App, asks: &[Ask]) -> Result<Reserved, Problem> {
+    let options = ReserveOptions::default();
+    let reserved = match app.gate.reserve_at_once(asks, &options) {
+        Some(reserved) => reserved,
+        None => Box::pin(app.gate.reserve(asks, &options)).await,
+    };
+    let reserved = reserved.map_err(|error| app.problem(&error))?;
+    if let Reserved::Admitted(admission) = &reserved {
+        turn(admission.decision()).await;
     }
+    Ok(reserved)
+}
+
+async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask], head: &Parts) -> Result<Response, Problem> {
+    let decision = app.gate.check(asks).await.map_err(|error| app.problem(&error))?;
+    if !decision.allowed {
+        return Ok(denied(app, &decision));
+    }
+    turn(&decision).await;
+    if !fixed.logout {
+        return Ok(fixed_answer(app, fixed, &decision));
+    }
+    logout::end(app, head).await?;
+    let mut answer = fixed_answer(app, fixed, &decision);
+    logout::forget(app, &mut answer);
+    Ok(answer)
+}
+
+fn fixed_answer(app: &App, fixed: &FixedResponse, decision: &Decision) -> Response {
+    let mut response = Response::new(Body::from(fixed.body.clone()));
+    *response.status_mut() = fixed.status;
+    fields::add(response.headers_mut(), app.config.headers, decision);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// A rule that queues or paces admits for later. Whoever leaves meanwhile has sent nothing and pays nothing.
 async fn turn(decision: &Decision) {
     if let Some(turn) = decision.wait_until() {
-        tokio::time::sleep(turn.since(decision.at)).await;
+        Box::pin(tokio::time::sleep(turn.since(decision.at))).await;
     }
 }
 

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use sekisho::Error;
 use sekisho::backend::BackendKind;
-use sekisho::gate::{Ask, Who};
+use sekisho::gate::Ask;
 use sekisho::limits::{Cost, OnFailure, Period};
 use serde_json::json;
 
@@ -75,8 +75,8 @@ pub(super) async fn usage(app: &App, peer: Peer, headers: &HeaderMap) -> Result<
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
     let client = facts::client(app, peer, headers);
     let caller = caller::establish(app, &[], &name, "", client, headers).await?;
-    let facts = facts::of(app, &name, client, &caller, None, headers);
-    let ask = Ask { policy: name.into(), who: Who::Facts(facts), cost: Cost::default() };
+    let who = facts::who(app, &name, client, &caller, None, headers)?;
+    let ask = Ask { policy: name.into(), who, cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;
     let decision = app.gate.limits().explain(&charge.policy, charge.subject, charge.endpoint).await.map_err(decided)?;

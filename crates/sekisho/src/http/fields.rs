@@ -3,12 +3,10 @@
 //! `RateLimit-Policy` and `RateLimit` follow draft-ietf-httpapi-ratelimit-headers-11: lists of structured-field strings
 //! (RFC 9651) with integer parameters. `X-RateLimit-Reset` is Unix seconds.
 
-use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use smallvec::SmallVec;
 
 use super::retry_after_seconds;
-use crate::limits::{ChargeOutcome, Decision, Degraded, Mode, Rule, RuleOutcome};
+use crate::limits::{ChargeOutcome, Decision, Mode, Rule, RuleOutcome};
 
 /// Which rate-limit headers are sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,87 +34,58 @@ pub const DEGRADED: HeaderName = HeaderName::from_static("x-sekisho-degraded");
 
 /// Adds what `style` asks for. A policy in shadow mode says nothing: a client must not slow down for it.
 pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
-    let Fields { degraded, policy, text, ends } = Fields::of(style, decision);
     // These, and what every answer has besides, at once.
     headers.reserve(8);
-    if let Some(degraded) = degraded {
-        headers.insert(DEGRADED, HeaderValue::from_static(degraded));
-    }
-    if let Some(policy) = policy {
-        headers.insert(POLICY, policy);
-    }
-    let text = Bytes::from(text);
-    let mut start = 0;
-    for (name, end) in ends {
-        // What is written here is text that a header can hold.
-        if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
-            headers.insert(name, value);
-        }
-        start = end;
-    }
+    say_all(style, decision, |name, said| {
+        let value = match said {
+            Said::Made(value) => value,
+            // What is written here is text that a header can hold.
+            Said::Text(text) => HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static("")),
+        };
+        headers.insert(name, value);
+    });
 }
 
 /// The same, one by one, for a door that has no header map.
 pub fn each(style: HeaderStyle, decision: &Decision, mut say: impl FnMut(&HeaderName, &str)) {
-    let Fields { degraded, policy, text, ends } = Fields::of(style, decision);
-    if let Some(degraded) = degraded {
-        say(&DEGRADED, degraded);
-    }
-    if let Some(policy) = policy.as_ref().and_then(|policy| policy.to_str().ok()) {
-        say(&POLICY, policy);
-    }
-    let mut start = 0;
-    for (name, end) in &ends {
-        say(name, &text[start..*end]);
-        start = *end;
-    }
+    say_all(style, decision, |name, said| match said {
+        Said::Made(value) => say(&name, value.to_str().unwrap_or_default()),
+        Said::Text(text) => say(&name, text),
+    });
 }
 
-/// What is to be said. Values share one piece of memory: every answer has them.
-#[derive(Default)]
-struct Fields {
-    degraded: Option<&'static str>,
-    policy: Option<HeaderValue>,
-    text: String,
-    ends: SmallVec<[(HeaderName, usize); 4]>,
+enum Said<'a> {
+    Made(HeaderValue),
+    Text(&'a str),
 }
 
-impl Fields {
-    fn of(style: HeaderStyle, decision: &Decision) -> Self {
-        let mut fields = Self { degraded: decision.degraded.map(Degraded::as_str), ..Self::default() };
-        let is_enforced = |charge: &ChargeOutcome| charge.policy.mode() == Mode::Enforce;
-        let Some((charge, index)) = decision.binding().filter(|(charge, _)| is_enforced(charge)) else {
-            return fields;
+fn say_all(style: HeaderStyle, decision: &Decision, mut say: impl FnMut(HeaderName, Said<'_>)) {
+    if let Some(degraded) = decision.degraded {
+        say(DEGRADED, Said::Made(HeaderValue::from_static(degraded.as_str())));
+    }
+    let is_enforced = |charge: &ChargeOutcome| charge.policy.mode() == Mode::Enforce;
+    let Some((charge, index)) = decision.binding().filter(|(charge, _)| is_enforced(charge)) else { return };
+    let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
+    if matches!(style, HeaderStyle::Draft | HeaderStyle::Both) {
+        if let Some(policies) = policies(charge) {
+            say(POLICY, Said::Made(policies));
+        }
+        // On a denial `t` is the number of `Retry-After`: two different ones would leave clients guessing.
+        let seconds = match decision.retry_after() {
+            Some(wait) => retry_after_seconds(wait),
+            None => outcome.reset_at.as_micros().saturating_sub(decision.at.as_micros()).div_ceil(1_000_000),
         };
-        let (rule, outcome) = (&charge.policy.rules()[index], &charge.rules[index]);
-        fields.text.reserve(128);
-        if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
-            fields.add(LIMIT, |value| push_number(value, "", outcome.limit));
-            fields.add(REMAINING, |value| push_number(value, "", outcome.remaining));
-            fields.add(RESET, |value| push_number(value, "", outcome.reset_at.as_secs_ceil()));
-        }
-        if matches!(style, HeaderStyle::Draft | HeaderStyle::Both) {
-            fields.policy = policies(charge);
-            // On a denial `t` is the number of `Retry-After`: two different ones would leave clients guessing.
-            let seconds = match decision.retry_after() {
-                Some(wait) => retry_after_seconds(wait),
-                None => {
-                    let left = outcome.reset_at.since(decision.at).as_micros().div_ceil(1_000_000);
-                    left.try_into().unwrap_or(u64::MAX)
-                }
-            };
-            fields.add(CURRENT, |value| {
-                push_string(value, rule.name());
-                push_number(value, ";r=", outcome.remaining);
-                push_number(value, ";t=", seconds);
-            });
-        }
-        fields
+        let mut text = String::with_capacity(64);
+        push_string(&mut text, rule.name());
+        push_number(&mut text, ";r=", outcome.remaining);
+        push_number(&mut text, ";t=", seconds);
+        say(CURRENT, Said::Text(&text));
     }
-
-    fn add(&mut self, name: HeaderName, write: impl FnOnce(&mut String)) {
-        write(&mut self.text);
-        self.ends.push((name, self.text.len()));
+    if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
+        let figures = [(LIMIT, outcome.limit), (REMAINING, outcome.remaining), (RESET, outcome.reset_at.as_secs_ceil())];
+        for (name, figure) in figures {
+            say(name, Said::Text(itoa::Buffer::new().format(figure.min(MAX_INTEGER))));
+        }
     }
 }
 

@@ -5,7 +5,7 @@ mod client;
 use std::net::{IpAddr, Ipv6Addr};
 
 use sha2::{Digest as _, Sha256};
-use smol_str::{SmolStr, SmolStrBuilder, ToSmolStr as _, format_smolstr};
+use smol_str::{SmolStr, ToSmolStr as _, format_smolstr};
 
 use crate::error::Invalid;
 use crate::key::{Endpoint, Subject};
@@ -101,6 +101,12 @@ impl SubjectSpec {
         Ok(self)
     }
 
+    /// The subject, where it is the client's address and nothing besides: nearly always, and then nothing else is needed.
+    pub fn of_address(&self, ip: IpAddr) -> Option<Subject> {
+        let [SubjectPart::Ip] = self.parts.as_slice() else { return None };
+        Some(Subject::plain(group(ip, self.ipv6_prefix)))
+    }
+
     /// The subject, and the endpoint for keys that name one. Parts of a combination are escaped where they hold the
     /// separator, so that `a:b` + `c` is not `a` + `b:c`.
     pub fn build(&self, facts: &Facts) -> Result<(Subject, Option<Endpoint>), Invalid> {
@@ -144,14 +150,25 @@ fn group(ip: IpAddr, ipv6_prefix: u8) -> SmolStr {
 /// comes this way.
 pub fn address(ip: IpAddr) -> SmolStr {
     let IpAddr::V4(v4) = ip else { return ip.to_smolstr() };
-    let mut text = SmolStrBuilder::new();
+    let (mut text, mut length) = ([0; "255.255.255.255".len()], 0);
+    let mut push = |byte: u8| {
+        text[length] = byte;
+        length += 1;
+    };
     for (i, octet) in v4.octets().into_iter().enumerate() {
         if i > 0 {
-            text.push('.');
+            push(b'.');
         }
-        text.push_str(itoa::Buffer::new().format(octet));
+        if octet >= 100 {
+            push(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            push(b'0' + octet / 10 % 10);
+        }
+        push(b'0' + octet % 10);
     }
-    text.finish()
+    // Digits and dots are text.
+    std::str::from_utf8(&text[..length]).map(SmolStr::new).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::decision::{Decision, Ended};
+use super::decision::{ChargeOutcome, Decision, Ended};
 use super::engine::settle_by;
 use super::fallback::end_as_backed;
 use super::policy::Cost;
 use super::reservation::{Backing, Held, ReservationId, Tag};
-use super::store::{End, EndHow, LimitStore, Targets};
+use super::store::{End, EndHow, LimitStore, SmallAmounts, Target, Targets};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::open::{Counted, OpenReservations, Watch};
@@ -29,27 +29,33 @@ pub struct Admission {
     /// A caller's key made the tag, or its id was given out: others may end it as well.
     is_shared: bool,
     backing: Backing,
-    targets: Targets,
     expires_at: Timestamp,
+    /// Its charges are what is held.
     decision: Decision,
     store: Arc<dyn LimitStore>,
-    /// What a drop asks of the store.
-    on_drop: Option<EndHow>,
+    on_drop: OnDrop,
     /// Counts it for as long as it is open.
     watch: Option<Watch>,
+}
+
+/// What a drop asks of the store.
+#[derive(Debug)]
+enum OnDrop {
+    Nothing,
+    Release,
+    SettleAsReserved,
+    AsAsked(Box<EndHow>),
 }
 
 impl Admission {
     pub(super) fn new(
         (tag, is_shared): (Tag, bool),
-        targets: Targets,
         expires_at: Timestamp,
         decision: Decision,
         store: Arc<dyn LimitStore>,
     ) -> Self {
         let backing = Backing::of(decision.degraded);
-        let on_drop = Some(EndHow::Release);
-        Self { tag, is_shared, backing, targets, expires_at, decision, store, on_drop, watch: None }
+        Self { tag, is_shared, backing, expires_at, decision, store, on_drop: OnDrop::Release, watch: None }
     }
 
     pub(crate) fn watched_by(&mut self, open: &Arc<OpenReservations>, meters: Counted) {
@@ -67,29 +73,29 @@ impl Admission {
 
     /// The scarce call is about to be made: from now on a drop must not give anything back.
     pub fn sent(&mut self) {
-        self.on_drop = Some(self.as_reserved());
+        self.on_drop = OnDrop::SettleAsReserved;
     }
 
     /// As [`sent`](Self::sent), with what is known of the cost by now: a drop settles at that. A stream tells its cost while
     /// it runs, and its reader may leave at any time.
     pub fn sent_at(&mut self, actual: &Cost) -> Result<(), Error> {
-        self.on_drop = Some(settle_by(&self.targets, actual)?);
+        self.on_drop = OnDrop::AsAsked(Box::new(settle_by(&self.targets(), actual)?));
         Ok(())
     }
 
     /// Leaves the reservation to whoever settles it by its id: the lease is all that watches over it now.
     pub fn into_id(mut self) -> ReservationId {
-        self.on_drop = None;
+        self.on_drop = OnDrop::Nothing;
         if let Some(watch) = self.watch.take() {
             watch.hand_over();
         }
-        let held = self.targets.iter().map(Held::of).collect();
+        let held = self.targets().iter().map(Held::of).collect();
         ReservationId { tag: self.tag, held, backing: self.backing }
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
     pub async fn settle(self, actual: &Cost) -> Result<Ended, Error> {
-        let how = settle_by(&self.targets, actual)?;
+        let how = settle_by(&self.targets(), actual)?;
         self.end(how).await
     }
 
@@ -99,25 +105,49 @@ impl Admission {
 
     /// Until the store has answered, a drop (the caller was cancelled) still does what was asked.
     async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
-        self.on_drop = Some(how.clone());
+        self.on_drop = OnDrop::AsAsked(Box::new(how.clone()));
         let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
-        let end = End { tag, is_shared, backing, targets: self.targets.clone(), how };
+        let end = End { tag, is_shared, backing, targets: self.targets(), how };
         let outcome = end_as_backed(&end, self.store.end(&end).await)?;
-        self.on_drop = None;
+        self.on_drop = OnDrop::Nothing;
         Ok(Ended::of(&end.targets, &outcome))
     }
 
-    fn as_reserved(&self) -> EndHow {
-        EndHow::Settle(self.targets.iter().map(|target| target.policy.rules().iter().map(|_| None).collect()).collect())
+    fn targets(&self) -> Targets {
+        let target = |charge: &ChargeOutcome| {
+            let (policy, subject) = (Arc::clone(&charge.policy), charge.subject.clone());
+            Target { policy, subject, endpoint: charge.endpoint.clone() }
+        };
+        self.decision.charges.iter().map(target).collect()
     }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        if let Some(how) = self.on_drop.take() {
-            let targets = std::mem::take(&mut self.targets);
-            let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
-            self.store.end_later(End { tag, is_shared, backing, targets, how });
-        }
+        let how = match std::mem::replace(&mut self.on_drop, OnDrop::Nothing) {
+            OnDrop::Nothing => return,
+            OnDrop::Release => EndHow::Release,
+            OnDrop::SettleAsReserved => EndHow::as_reserved(&self.decision.charges),
+            OnDrop::AsAsked(how) => *how,
+        };
+        let targets = std::mem::take(&mut self.decision.charges).into_iter().map(target).collect();
+        let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
+        self.store.end_later(End { tag, is_shared, backing, targets, how });
     }
+}
+
+impl EndHow {
+    fn as_reserved(charges: &[ChargeOutcome]) -> Self {
+        let of = |charge: &ChargeOutcome| {
+            let mut amounts = SmallAmounts::new();
+            charge.policy.rules().iter().for_each(|_| amounts.push(None));
+            amounts
+        };
+        Self::Settle(charges.iter().map(of).collect())
+    }
+}
+
+fn target(charge: ChargeOutcome) -> Target {
+    let ChargeOutcome { policy, subject, endpoint, .. } = charge;
+    Target { policy, subject, endpoint }
 }

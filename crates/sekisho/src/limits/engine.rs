@@ -94,35 +94,62 @@ impl Limits {
 
     /// Takes all charges at once, or none: reserve and settle in one step.
     pub async fn check(&self, charges: &[Charge]) -> Result<Decision, Error> {
-        self.take(self.demands(charges)?, TakeKind::Check).await.map(|(_, decision)| decision)
+        self.check_demands(self.charged(charges)?).await
     }
 
     /// What `check` would answer, consuming nothing.
     pub async fn peek(&self, charges: &[Charge]) -> Result<Decision, Error> {
-        self.take(self.demands(charges)?, TakeKind::Peek).await.map(|(_, decision)| decision)
+        self.peek_demands(self.charged(charges)?).await
     }
 
     /// Holds all charges, or none, until they are settled or released or the lease runs out.
     pub async fn reserve(&self, charges: &[Charge], options: &ReserveOptions) -> Result<Reserved, Error> {
-        let asked = options.lease.map(|lease| check_lease("lease_ms", lease)).transpose()?;
-        let demands = self.demands(charges)?;
-        let shortest = demands.iter().map(|demand| demand.target.policy.lease()).min();
-        let lease = asked.or(shortest).unwrap_or(Policy::MAX_LEASE);
-        let (tag, repeated) = match &options.idempotency_key {
-            Some(key) => {
-                let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target)).collect();
-                (Tag::from_idempotency_key(check_key(key)?, held.iter()), true)
-            }
-            None => (Tag::random(), false),
+        self.reserve_demands(self.charged(charges)?, options).await
+    }
+
+    pub(crate) async fn check_demands(&self, demands: Demands) -> Result<Decision, Error> {
+        self.take(demands, TakeKind::Check).await.map(|(_, decision)| decision)
+    }
+
+    pub(crate) async fn peek_demands(&self, demands: Demands) -> Result<Decision, Error> {
+        self.take(demands, TakeKind::Peek).await.map(|(_, decision)| decision)
+    }
+
+    pub(crate) async fn reserve_demands(&self, demands: Demands, options: &ReserveOptions) -> Result<Reserved, Error> {
+        let holding = Holding::new(&demands, options)?;
+        let (expires_at, decision) = self.take(demands, holding.kind()).await?;
+        Ok(self.reserved(&holding, expires_at, decision))
+    }
+
+    /// Whether the store decides without being waited for: then the two below answer.
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.store.is_immediate()
+    }
+
+    pub(crate) fn check_at_once(&self, demands: Demands) -> Option<Result<Decision, Error>> {
+        Some(self.take_at_once(demands, TakeKind::Check)?.map(|(_, decision)| decision))
+    }
+
+    pub(crate) fn reserve_at_once(
+        &self,
+        demands: Demands,
+        options: &ReserveOptions,
+    ) -> Option<Result<Reserved, Error>> {
+        let holding = match Holding::new(&demands, options) {
+            Ok(holding) => holding,
+            Err(error) => return Some(Err(error)),
         };
-        let targets = demands.iter().map(|demand| demand.target.clone()).collect();
-        let kind = TakeKind::Reserve { tag, lease: micros(lease), repeated };
-        let (expires_at, decision) = self.take(demands, kind).await?;
+        let taken = self.take_at_once(demands, holding.kind())?;
+        Some(taken.map(|(expires_at, decision)| self.reserved(&holding, expires_at, decision)))
+    }
+
+    fn reserved(&self, holding: &Holding, expires_at: Option<Timestamp>, decision: Decision) -> Reserved {
         if !decision.allowed {
-            return Ok(Reserved::Denied(decision));
+            return Reserved::Denied(decision);
         }
-        let expires_at = expires_at.unwrap_or(decision.at + lease);
-        Ok(Reserved::Admitted(Admission::new((tag, repeated), targets, expires_at, decision, Arc::clone(&self.store))))
+        let expires_at = expires_at.unwrap_or(decision.at + holding.lease);
+        let tag = (holding.tag, holding.is_repeated);
+        Reserved::Admitted(Admission::new(tag, expires_at, decision, Arc::clone(&self.store)))
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
@@ -240,6 +267,19 @@ impl Limits {
         Ok((expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken)))
     }
 
+    fn take_at_once(
+        &self,
+        demands: Demands,
+        kind: TakeKind,
+    ) -> Option<Result<(Option<Timestamp>, Decision), Error>> {
+        let take = Take::new(demands, kind);
+        let taken = self.store.take(&take).at_once()?;
+        Some(taken.map(|taken| {
+            let expires_at = taken.expires_at;
+            (expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken))
+        }))
+    }
+
     async fn end(&self, end: End) -> Result<Ended, Error> {
         let outcome = end_as_backed(&end, self.store.end(&end).await)?;
         Ok(Ended::of(&end.targets, &outcome))
@@ -250,43 +290,89 @@ impl Limits {
         Ok(decision(std::iter::once(target), taken))
     }
 
-    fn demands(&self, charges: &[Charge]) -> Result<Demands, Error> {
-        if charges.is_empty() || charges.len() > Self::MAX_CHARGES {
-            let reason = format!("must be 1 to {}; there are {}", Self::MAX_CHARGES, charges.len());
+    fn charged(&self, charges: &[Charge]) -> Result<Demands, Error> {
+        let due = charges.iter().map(|charge| {
+            let Charge { subject, endpoint, cost, .. } = charge;
+            let policy = self.policy(&charge.policy)?;
+            Ok(Due { policy, subject: subject.clone(), endpoint: endpoint.clone(), cost })
+        });
+        Self::demands(charges.len(), due)
+    }
+
+    /// What stands in `due` in so many parts, each with what its rules are charged. A mistake in one of several says in which.
+    pub(crate) fn demands<'a>(
+        count: usize,
+        due: impl Iterator<Item = Result<Due<'a>, Error>>,
+    ) -> Result<Demands, Error> {
+        if count == 0 || count > Self::MAX_CHARGES {
+            let reason = format!("must be 1 to {}; there are {count}", Self::MAX_CHARGES);
             return Err(Invalid::new("charges", reason).into());
         }
         let mut demands = Demands::new();
-        for (i, charge) in charges.iter().enumerate() {
-            let place = |invalid: Invalid| {
-                if charges.len() == 1 { invalid } else { invalid.within(format_args!("charges[{i}]")) }
-            };
-            let target = self.target(&charge.policy, charge.subject.clone(), charge.endpoint.clone());
-            let target = target
-                .map_err(|error| if let Error::Invalid(invalid) = error { place(invalid).into() } else { error })?;
-            if demands.iter().any(|other| other.target.is_same(&target)) {
-                return Err(
-                    place(Invalid::new("subject", "is charged twice under one policy; add the costs up")).into()
-                );
-            }
-            let amounts = target.policy.amounts(&charge.cost).map_err(place)?;
-            demands.push(Demand { target, amounts });
+        for (i, due) in due.enumerate() {
+            let demand = due.and_then(|due| due.demand(&demands));
+            demands.push(demand.map_err(|error| match error {
+                Error::Invalid(invalid) if count > 1 => invalid.within(format_args!("charges[{i}]")).into(),
+                error => error,
+            })?);
         }
         Ok(demands)
     }
 
     fn target(&self, policy: &str, subject: Subject, endpoint: Option<Endpoint>) -> Result<Target, Error> {
-        let policy = Arc::clone(self.policy(policy)?);
-        let endpoint = endpoint.filter(|_| policy.needs_endpoint());
-        if policy.needs_endpoint() && endpoint.is_none() {
-            let reason = format!("is needed: a key of the policy `{}` holds {{endpoint}}", policy.name());
-            return Err(Invalid::new("endpoint", reason).into());
-        }
-        Ok(Target { policy, subject, endpoint })
+        Ok(Target::new(self.policy(policy)?, subject, endpoint)?)
     }
 
     fn targets(&self, id: &ReservationId) -> Result<Targets, Error> {
         let target = |held: &Held| self.target(&held.policy, held.subject.clone(), held.endpoint.clone());
         id.held.iter().map(target).collect()
+    }
+}
+
+/// How a reservation is held.
+struct Holding {
+    tag: Tag,
+    /// The tag is made of a caller's key, and may have been used before.
+    is_repeated: bool,
+    lease: Duration,
+}
+
+impl Holding {
+    fn new(demands: &[Demand], options: &ReserveOptions) -> Result<Self, Error> {
+        let asked = options.lease.map(|lease| check_lease("lease_ms", lease)).transpose()?;
+        let shortest = demands.iter().map(|demand| demand.target.policy.lease()).min();
+        let lease = asked.or(shortest).unwrap_or(Policy::MAX_LEASE);
+        let (tag, is_repeated) = match &options.idempotency_key {
+            Some(key) => {
+                let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target)).collect();
+                (Tag::from_idempotency_key(check_key(key)?, held.iter()), true)
+            }
+            None => (Tag::random(), false),
+        };
+        Ok(Self { tag, is_repeated, lease })
+    }
+
+    fn kind(&self) -> TakeKind {
+        TakeKind::Reserve { tag: self.tag, lease: micros(self.lease), repeated: self.is_repeated }
+    }
+}
+
+/// A charge whose policy is found.
+pub(crate) struct Due<'a> {
+    pub(crate) policy: &'a Arc<Policy>,
+    pub(crate) subject: Subject,
+    pub(crate) endpoint: Option<Endpoint>,
+    pub(crate) cost: &'a Cost,
+}
+
+impl Due<'_> {
+    fn demand(self, others: &[Demand]) -> Result<Demand, Error> {
+        let target = Target::new(self.policy, self.subject, self.endpoint)?;
+        if others.iter().any(|other| other.target.is_same(&target)) {
+            return Err(Invalid::new("subject", "is charged twice under one policy; add the costs up").into());
+        }
+        let amounts = target.policy.amounts(self.cost)?;
+        Ok(Demand { target, amounts })
     }
 }
 
@@ -298,6 +384,16 @@ impl Held {
 }
 
 impl Target {
+    fn new(policy: &Arc<Policy>, subject: Subject, endpoint: Option<Endpoint>) -> Result<Self, Invalid> {
+        let needs_endpoint = policy.needs_endpoint();
+        let endpoint = endpoint.filter(|_| needs_endpoint);
+        if needs_endpoint && endpoint.is_none() {
+            let reason = format!("is needed: a key of the policy `{}` holds {{endpoint}}", policy.name());
+            return Err(Invalid::new("endpoint", reason));
+        }
+        Ok(Self { policy: Arc::clone(policy), subject, endpoint })
+    }
+
     fn is_same(&self, other: &Self) -> bool {
         self.policy.name() == other.policy.name() && self.subject == other.subject && self.endpoint == other.endpoint
     }

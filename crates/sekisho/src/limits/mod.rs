@@ -10,7 +10,7 @@ pub mod conformance;
 mod decision;
 #[cfg(feature = "durable")]
 pub mod durable;
-mod engine;
+pub(crate) mod engine;
 pub(crate) mod fallback;
 pub mod memory;
 pub(crate) mod packed;

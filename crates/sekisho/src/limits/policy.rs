@@ -30,6 +30,8 @@ pub struct Policy {
     on_failure: Option<OnFailure>,
     shape: u64,
     jitters: bool,
+    needs_endpoint: bool,
+    paces: bool,
     /// How its headers name it, made on first use.
     #[cfg(feature = "http")]
     field: std::sync::OnceLock<Option<http::HeaderValue>>,
@@ -111,6 +113,8 @@ impl Policy {
             name: name.to_owned(),
             shape: shape(&rules),
             jitters: rules.iter().any(Rule::jitters),
+            paces: rules.iter().any(Rule::paces),
+            needs_endpoint: rules.iter().any(|rule| rule.key().is_some_and(|key| key.needs_endpoint())),
             rules,
             mode: Mode::Enforce,
             lease: Self::DEFAULT_LEASE,
@@ -133,6 +137,11 @@ impl Policy {
     /// Only a rule with jitter looks at random bits, and drawing them costs a part of a decision.
     pub(crate) const fn jitters(&self) -> bool {
         self.jitters
+    }
+
+    /// Whether it may admit for later.
+    pub(crate) const fn paces(&self) -> bool {
+        self.paces
     }
 
     /// What tells its rules apart, each for itself: under a changed configuration a rule that means the same goes on.
@@ -202,8 +211,8 @@ impl Policy {
         self.on_failure.unwrap_or(default)
     }
 
-    pub fn needs_endpoint(&self) -> bool {
-        self.rules.iter().any(|rule| rule.key().is_some_and(|key| key.needs_endpoint()))
+    pub const fn needs_endpoint(&self) -> bool {
+        self.needs_endpoint
     }
 
     /// How long the end of a reservation is remembered, so that a repeated settle, release or reserve gets its answer again.
@@ -243,7 +252,10 @@ impl Policy {
     /// The amount each rule is charged. A unit that no rule counts is refused: it would be a charge that is never made.
     pub(crate) fn amounts(&self, cost: &Cost) -> Result<Amounts, Invalid> {
         cost.check_units(self)?;
-        Ok(self.rules.iter().map(|rule| cost.of(rule.unit())).collect())
+        // Not collected, which costs more than it gives.
+        let mut amounts = Amounts::new();
+        self.rules.iter().for_each(|rule| amounts.push(cost.of(rule.unit())));
+        Ok(amounts)
     }
 }
 
@@ -256,7 +268,7 @@ pub(crate) fn check_lease(field: &str, lease: Duration) -> Result<Duration, Inva
 
 /// How much is charged, by unit. Units left out: requests 1, others 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Cost(SmallVec<[(String, u64); 2]>);
+pub struct Cost(Vec<(String, u64)>);
 
 impl Cost {
     pub fn requests(amount: u64) -> Result<Self, Invalid> {

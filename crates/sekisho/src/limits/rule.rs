@@ -308,6 +308,11 @@ impl Rule {
 }
 
 impl Rule {
+    /// Whether it may admit for later.
+    pub(crate) const fn paces(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Bucket { queue: true, .. } | Algorithm::Interval { .. })
+    }
+
     pub(crate) const fn jitters(&self) -> bool {
         matches!(self.algorithm, Algorithm::Interval { min, max, .. } if min < max)
     }

@@ -36,6 +36,11 @@ impl<'a, T> StoreFuture<'a, T> {
         Self::Known(Some(answer))
     }
 
+    /// The answer, if it need not be waited for. What would have to be was not asked for yet, and then never is.
+    pub(crate) fn at_once(self) -> Option<Result<T, Error>> {
+        if let Self::Known(answer) = self { answer } else { None }
+    }
+
     pub fn awaited(answer: impl Future<Output = Result<T, Error>> + Send + 'a) -> Self {
         Self::Awaited(Box::pin(answer))
     }
@@ -83,6 +88,11 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
 
     /// Says whether `policy` can be kept here, and why not.
     fn accepts(&self, policy: &Policy) -> Result<(), crate::error::Invalid>;
+
+    /// Whether it decides without being waited for.
+    fn is_immediate(&self) -> bool {
+        false
+    }
 
     /// False while a call for this target would fail at once.
     fn is_reachable(&self, _target: &Target) -> bool {

@@ -129,7 +129,7 @@ impl GateLayer {
         if facts.path.is_none() && (counts(SubjectPart::Endpoint) || self.policy.needs_endpoint()) {
             return Err(untold("endpoint", "the endpoint is not known"));
         }
-        Ok(Ask { policy: self.policy.name().into(), who: Who::Facts(facts), cost: self.cost.clone() })
+        Ok(Ask { policy: self.policy.name().into(), who: Who::Facts(Box::new(facts)), cost: self.cost.clone() })
     }
 }
 

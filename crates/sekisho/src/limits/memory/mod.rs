@@ -3,7 +3,7 @@
 mod adopt;
 mod denied;
 mod ended;
-mod in_place;
+mod alone;
 #[cfg(feature = "durable")]
 mod kept;
 mod limiter;
@@ -168,8 +168,11 @@ impl MemoryStore {
     }
 
     pub(super) fn take_now(&self, take: &Take, mut marks: Option<&mut Marks>) -> Result<Taken, Error> {
-        if let Some(answer) = self.hold_in_place(take) {
-            return answer;
+        // One under a caller's key may have been made before.
+        if let ([demand], TakeKind::Check | TakeKind::Peek | TakeKind::Reserve { repeated: false, .. }) =
+            (take.demands.as_slice(), take.kind)
+        {
+            return self.take_alone(take, demand, marks);
         }
         let prints: SmallVec<[Fingerprint; 4]> = take.demands.iter().map(|d| self.fingerprint(&d.target)).collect();
         let mut locked = self.lock(&prints);
@@ -258,8 +261,8 @@ impl MemoryStore {
 
     /// With whether any rule was charged more than was held.
     pub(super) fn end_now(&self, end: &End) -> Result<(EndOutcome, bool), Error> {
-        if let Some(answer) = self.end_in_place(end) {
-            return Ok(answer);
+        if let [target] = end.targets.as_slice() {
+            return self.end_alone(end, target);
         }
         let prints: SmallVec<[Fingerprint; 4]> = end.targets.iter().map(|t| self.fingerprint(t)).collect();
         let mut locked = self.lock(&prints);
@@ -395,6 +398,10 @@ impl LimitStore for MemoryStore {
 
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
         StoreFuture::known(self.operate_now(target, operation))
+    }
+
+    fn is_immediate(&self) -> bool {
+        true
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {

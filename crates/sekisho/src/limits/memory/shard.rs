@@ -39,7 +39,7 @@ pub(super) struct Shard {
 pub(super) use open::RESTING;
 
 /// A record of so many rules has its states in itself, and is as quick to change as it is small.
-const IN_PLACE: usize = 2;
+pub(super) const IN_PLACE: usize = 2;
 
 /// What one shard may hold.
 #[derive(Debug, Clone, Copy)]
