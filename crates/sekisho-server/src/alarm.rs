@@ -29,6 +29,11 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
+    #[cfg(test)]
+    pub(crate) fn is_set(&self) -> bool {
+        self.sleep.is_some()
+    }
+
     /// Ready when `deadline` has passed.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         let is_asked_again = self.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker()));

@@ -181,6 +181,41 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a20_no_rate_is_no_alarm() {
         let mut pace = Pace::new(&Connections { min_rate: 0, ..Connections::default() });
-        assert!(!is_too_slow_now(&mut pace) && pace.alarm.is_none());
+        assert!(!is_too_slow_now(&mut pace));
+        advance(Duration::from_secs(86_400)).await;
+        assert!(!is_too_slow_now(&mut pace));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a20_what_has_a_time_is_cut_off_then_however_steadily_it_comes() {
+        let any_rate = Pace::new(&Connections { min_rate: 0, ..Connections::default() });
+        for mut pace in [pace(), any_rate] {
+            pace.until = Some(Instant::now() + Duration::from_secs(30));
+            for _ in 0..5 {
+                assert!(!is_too_slow_now(&mut pace));
+                advance(Duration::from_secs(5)).await;
+                pace.moved(501);
+            }
+            assert!(!is_too_slow_now(&mut pace));
+            advance(Duration::from_secs(5)).await;
+            assert!(is_too_slow_now(&mut pace));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_has_its_alarm_back_after_each_body() {
+        let conduct = Conduct::new(false);
+        let limits = Connections { min_rate: 100, ..Connections::default() };
+        let silent = || http_body_util::StreamBody::new(futures_util::stream::pending::<Result<_, hyper::Error>>());
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        for _ in 0..2 {
+            let mut body = Paced::new(silent(), &limits).with_alarm_of(&conduct);
+            assert!(Pin::new(&mut body).poll_frame(&mut cx).is_pending());
+            assert!(!conduct.lend_alarm().is_set(), "it is lent");
+            drop(body);
+            let alarm = conduct.lend_alarm();
+            assert!(alarm.is_set());
+            conduct.take_alarm_back(alarm);
+        }
     }
 }

@@ -225,3 +225,36 @@ impl Governed {
         Ok(spec.build(facts)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{ManualClock, Timestamp};
+    use crate::limits::Rule;
+    use crate::limits::memory::{Capacity, MemoryStore};
+
+    #[test]
+    fn what_may_have_to_wait_is_not_decided_at_once_and_not_counted() {
+        let store = MemoryStore::new(Capacity::default(), Arc::new(ManualClock::at(Timestamp::from_secs(1_000))));
+        let minute = Duration::from_secs(60);
+        let policy = |name: &str, rule: Rule| Policy::new(name, vec![rule]).unwrap();
+        let policies = vec![
+            policy("now", Rule::fixed_window(1, minute).unwrap()),
+            policy("later", Rule::leaky_queue(1, minute, Some(5)).unwrap()),
+        ];
+        let limits = Limits::new(policies, Arc::new(store.clone())).unwrap();
+        let gate = Gate::new(limits, HashMap::new(), BackendKind::Memory);
+        let ask = |policy: &str| {
+            let who = Who::Subject { subject: Subject::new("a").unwrap(), endpoint: None };
+            [Ask { policy: policy.into(), who, cost: Cost::default() }]
+        };
+        assert!(gate.check_at_once(&ask("later")).is_none());
+        assert!(gate.check_at_once(&[ask("now"), ask("later")].concat()).is_none());
+        assert!(store.is_empty());
+        assert!(gate.check_at_once(&ask("now")).unwrap().unwrap().allowed);
+        assert!(!gate.check_at_once(&ask("now")).unwrap().unwrap().allowed);
+        assert!(matches!(gate.check_at_once(&ask("other")), Some(Err(Error::UnknownPolicy { .. }))));
+    }
+}

@@ -67,13 +67,14 @@ fn parse(input: &mut BytesMut, to_head: bool) -> Result<Option<Head>, Broken> {
     let is_usual = |reason: &str| reason.is_empty() || Some(reason) == status.canonical_reason();
     let reason = Some(reason).filter(|reason| !is_usual(reason));
     let reason = reason.map(|reason| within(reason.as_bytes()));
-    let lines: SmallVec<[_; USUAL_HEADERS]> =
-        answer.headers.iter().map(|line| (within(line.name.as_bytes()), within(line.value))).collect();
+    // Neither collected nor moved on: each would cost as much as the lines themselves.
+    let mut lines: SmallVec<[_; USUAL_HEADERS]> = SmallVec::new();
+    answer.headers.iter().for_each(|line| lines.push((within(line.name.as_bytes()), within(line.value))));
     let bytes = input.split_to(length).freeze();
     let mut fields = Fields::new(lines.len(), version == 1);
-    for (name, value) in lines {
-        let name = HeaderName::from_bytes(&bytes[name]).map_err(|_| Broken("it has a header without a name"))?;
-        fields.add(name, bytes.slice(value))?;
+    for (name, value) in &lines {
+        let name = HeaderName::from_bytes(&bytes[name.clone()]);
+        fields.add(name.map_err(|_| Broken("it has a header without a name"))?, bytes.slice(value.clone()))?;
     }
     let mut extensions = Extensions::new();
     if let Some(reason) = reason.and_then(|reason| ReasonPhrase::try_from(&bytes[reason]).ok()) {
