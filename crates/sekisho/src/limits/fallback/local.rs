@@ -20,7 +20,7 @@ use super::super::rule::Algorithm;
 use super::super::store::{
     Demand, Demands, End, EndOutcome, LimitStore as _, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
 };
-use super::share::{Seen, Share, first_record, spent_since};
+use super::share::{Seen, Share, first_record, spent_since, tighten};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Error;
 use crate::store::memory::fingerprint::Fingerprint;
@@ -267,6 +267,23 @@ impl Local {
         }
         self.keep(print, seen.with(&target.policy, &adoption, now));
         Some(Arc::new(Operation::Adopt(adoption)))
+    }
+
+    /// The store has answered for `target`, for which this instance goes on to decide: others may have taken of it what was
+    /// left when it began.
+    pub(super) fn learn(&self, target: &Target) {
+        let print = self.memory.fingerprint(target);
+        let mut books = self.books.lock();
+        let first = books.debts.get_mut(&print).and_then(|debt| debt.first.as_mut());
+        let (Some((first, part)), Some(seen)) = (first, self.seen.get(&print)) else { return };
+        if !seen.is_of(part) {
+            return;
+        }
+        let of_part = Target { policy: Arc::clone(part), ..target.clone() };
+        // A record that has no place any more decides nothing either.
+        let _ = self.memory.amend(&of_part, |record, now| {
+            tighten(&target.policy, part, &seen, [record, first], now);
+        });
     }
 
     /// `parcel` has arrived, or never can.
