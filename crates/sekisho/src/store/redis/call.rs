@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use redis::{Cmd, Pipeline, RedisError, Value, aio::MultiplexedConnection};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
@@ -126,7 +127,16 @@ async fn exchange(
     {
         return vec![connection.send_packed_command(&command(call.script, *name, &call.jobs)).await];
     }
-    let mut pipeline = Pipeline::with_capacity(calls.len());
+    // One command needs no pipeline, which would copy it once more.
+    if let [(call, _)] = calls
+        && let [job] = call.jobs[..]
+        && job.commands().len() == 1
+    {
+        let command = job.commands().map(plain).next().unwrap_or_default();
+        let answer = connection.send_packed_command(&command).await;
+        return vec![answer.map(|answer| reply_to(call, &mut std::iter::once(answer)))];
+    }
+    let mut pipeline = Pipeline::with_capacity(calls.iter().map(|(call, _)| call.jobs.len()).sum());
     for (call, name) in calls {
         if call.script.is_none() {
             let asked = call.jobs.iter().enumerate().filter(|(at, _)| !is_asked_before(&call.jobs, *at));
@@ -151,8 +161,9 @@ fn is_asked_before(jobs: &[&Job], at: usize) -> bool {
 }
 
 fn plain<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Cmd {
-    let mut command = Cmd::with_capacity(parts.len(), 24 * parts.len());
-    parts.for_each(|part| _ = command.arg(part));
+    let parts: SmallVec<[&[u8]; 8]> = parts.collect();
+    let mut command = Cmd::with_capacity(parts.len(), parts.iter().map(|part| part.len()).sum());
+    parts.into_iter().for_each(|part| _ = command.arg(part));
     command
 }
 

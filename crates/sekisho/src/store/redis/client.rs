@@ -37,7 +37,10 @@ const ATTEMPTS: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
+/// On a connection with a witness. Few calls at a time: whoever waits shares the next one's answer. And not all who wait in one call: while
+/// the server is at some, the others are made or read here.
 const WITNESSED_IN_FLIGHT: usize = 2;
+const WITNESSED_BATCH: usize = 16;
 
 /// How long calls may take and how many may be out.
 #[derive(Clone, Copy, Debug)]
@@ -145,8 +148,8 @@ impl Redis {
     pub(crate) fn witnessed(&self, witness: Arc<dyn Witness>) -> Option<Self> {
         let Inner { options, runtime, servers, target, .. } = &*self.inner;
         let Servers::One(node) = servers else { return None };
-        // Few calls at a time: whoever waits shares the next one's answer.
-        let options = Options { in_flight: WITNESSED_IN_FLIGHT, ..*options };
+        let batch = options.batch.min(WITNESSED_BATCH);
+        let options = Options { in_flight: WITNESSED_IN_FLIGHT, batch, ..*options };
         let node =
             Node::start(node.address.clone(), &target.login, options, runtime.clone(), None, Some(witness)).ok()?;
         let (runtime, target) = (runtime.clone(), target.clone());
