@@ -50,7 +50,9 @@ fn runtime() -> anyhow::Result<Runtime> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
-/// What needs nobody to wait for it.
+/// What needs nobody to wait for it. Inlined, as the poll of what is awaited is: a call of this would carry the future in and its answer
+/// out through memory, which nobody does who awaits it.
+#[inline(always)]
 fn at_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,

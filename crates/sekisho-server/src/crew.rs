@@ -10,6 +10,7 @@ use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
+use sekisho::store::redis::keep_to_this_thread;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -81,6 +82,7 @@ impl Hand {
         let (stop, stopped) = oneshot::channel();
         thread::Builder::new().name(format!("serve-{number}")).spawn(move || {
             HAND.set(number);
+            keep_to_this_thread();
             // Whether it was told or whoever could tell is gone is the same.
             let _ = runtime.block_on(stopped);
         })?;

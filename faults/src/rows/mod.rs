@@ -26,7 +26,7 @@ const fn row(id: &'static str, fault: &'static str, run: fn(u64) -> Result<Vec<L
     Row { id, fault, run }
 }
 
-pub(crate) const ROWS: [Row; 26] = [
+pub(crate) const ROWS: [Row; 27] = [
     row("F0", "none", availability::none),
     row("F1", "Redis is not there at the start, and comes 5 s later", availability::absent),
     row("F3", "kill -9 under load, back empty after 10 s", availability::killed),
@@ -38,6 +38,7 @@ pub(crate) const ROWS: [Row; 26] = [
     row("F9", "1 % of replies lost after the script ran", network::lost_replies),
     row("F11", "200 ms there, 200 ms gone, for 10 s", network::flapping),
     row("F12", "all connections killed every second", network::killed_connections),
+    row("F12b", "connections of one of three instances cut every 0.9 s for 8 s", network::one_broken),
     row("F14", "two of three instances cut off for 10 s", network::partition),
     row("F15", "scripts flushed every 50 ms", store::flushed_scripts),
     row("F16", "failover; connections stay on the old primary, now read-only", failover::read_only),

@@ -166,13 +166,27 @@ pub(super) fn flapping(seed: u64) -> Result<Vec<Line>> {
 }
 
 pub(super) fn killed_connections(seed: u64) -> Result<Vec<Line>> {
-    let wired = Wired::start()?;
-    let outage = wired.run(seed, |wired| {
+    broken(seed, |wired| {
         for _ in 0..8 {
             pass(Duration::from_secs(1));
             wired.redis.command(&["CLIENT", "KILL", "TYPE", "normal"]).expect_success();
         }
-    })?;
+    })
+}
+
+/// Soon enough that it is never trusted again meanwhile, while the others have the whole limit.
+pub(super) fn one_broken(seed: u64) -> Result<Vec<Line>> {
+    broken(seed, |wired| {
+        for _ in 0..9 {
+            wired.proxies[0].cut();
+            pass(Duration::from_millis(900));
+        }
+    })
+}
+
+fn broken(seed: u64, fault: impl FnOnce(&Wired)) -> Result<Vec<Line>> {
+    let wired = Wired::start()?;
+    let outage = wired.run(seed, fault)?;
     let applied = outage.entries.iter().filter(|entry| entry.label != Label::Shared && entry.sent >= outage.fault);
     let surplus =
         Bound { words: "decided by memory with the outcome unknown", count: applied.map(|entry| entry.amount).sum() };

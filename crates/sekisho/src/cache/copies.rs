@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::key::Key;
 use super::l1::{L1, Room};
 use super::store::{Follower, Following};
-use super::value::{Held, Times};
+use super::value::Held;
 use crate::clock::{Reader, micros};
 
 /// Microseconds of silence after which what is held is no longer believed as if all changes were heard of. Signs of life come every tenth
@@ -29,6 +29,11 @@ impl Belief {
     /// Without a `max_age` it is as long as it is here.
     pub(super) fn new(max_age: Option<Duration>, alone_for: Duration) -> Self {
         Self { max_age: max_age.map_or(u64::MAX, micros), alone_for: micros(alone_for) }
+    }
+
+    /// Until when what is kept now is believed while changes are heard of, and fresh.
+    pub(super) fn good_until(self, now: u64, fresh_until: u64) -> u64 {
+        now.saturating_add(self.max_age).min(fresh_until)
     }
 }
 
@@ -65,13 +70,18 @@ impl<T> Copies<T> {
     }
 
     /// Whether a copy is as good as asking the shared store.
-    #[inline]
-    pub(super) fn is_believed(&self, times: &Times, now: u64, belief: Belief, following: &dyn Following) -> bool {
-        if times.epoch != self.epoch.load(Ordering::Acquire) {
+    pub(super) fn is_believed(&self, held: &Held<T>, now: u64, belief: Belief, following: &dyn Following) -> bool {
+        if held.epoch() != self.epoch.load(Ordering::Acquire) {
             return false;
         }
-        let age = now.saturating_sub(times.kept_at);
+        let age = now.saturating_sub(held.kept_at());
         age < if self.is_followed(now, following) { belief.max_age } else { belief.alone_for }
+    }
+
+    /// Whether every change since it came was heard of. It is then believed for all of `max_age`.
+    #[inline]
+    pub(super) fn has_missed_nothing(&self, held: &Held<T>, now: u64, following: &dyn Following) -> bool {
+        held.epoch() == self.epoch.load(Ordering::Acquire) && self.is_followed(now, following)
     }
 
     #[inline]
@@ -90,7 +100,7 @@ impl<T> Copies<T> {
     /// insert, which it undoes.
     pub(super) fn keep(&self, key: &Key, held: Held<T>, mark: Mark) {
         // It would never be answered, and only take the place of what is.
-        if held.is_missing() && held.times().fresh_until <= held.times().kept_at {
+        if held.is_missing() && held.fresh_until() <= held.kept_at() {
             self.l1.remove(key);
             return;
         }
@@ -126,7 +136,7 @@ impl<T: Send + Sync + 'static> Follower for Copies<T> {
 mod tests {
     use super::*;
     use crate::cache::origin::Validators;
-    use crate::cache::value::Value;
+    use crate::cache::value::Times;
     use crate::clock::{Clock, ManualClock, Timestamp};
 
     #[derive(Debug)]
@@ -147,8 +157,9 @@ mod tests {
     }
 
     fn held(mark: Mark, kept_at: u64) -> Held<u8> {
-        let times = Times { born: 0, fresh_until: u64::MAX, kept_at, epoch: mark.epoch };
-        Held::new(Value::new(7, 1, Validators::default(), times))
+        let good_until = BELIEF.good_until(kept_at, u64::MAX);
+        let times = Times { born: 0, fresh_until: u64::MAX, good_until, kept_at, epoch: mark.epoch };
+        Held::new(7, 1, Validators::default(), times)
     }
 
     #[test]
@@ -170,16 +181,14 @@ mod tests {
         let clock = ManualClock::at(Timestamp::from_secs(100));
         let copies = copies(&clock);
         let copy = held(copies.mark(&Key::new("k").unwrap()), 100 * SECOND);
-        let believed =
-            |now: u64, until: u64| copies.is_believed(copy.times(), now * SECOND, BELIEF, &Until(until * SECOND));
+        let believed = |now: u64, until: u64| copies.is_believed(&copy, now * SECOND, BELIEF, &Until(until * SECOND));
         assert!(believed(159, 159) && !believed(160, 160), "max_age");
         assert!(believed(104, 102) && !believed(105, 102), "silence: alone_for");
         clock.set(Timestamp::from_secs(110));
         copies.in_doubt();
         assert!(!believed(111, 111), "changes may have been missed");
         let newer = held(copies.mark(&Key::new("k").unwrap()), 111 * SECOND);
-        let believed =
-            |now: u64, until: u64| copies.is_believed(newer.times(), now * SECOND, BELIEF, &Until(until * SECOND));
+        let believed = |now: u64, until: u64| copies.is_believed(&newer, now * SECOND, BELIEF, &Until(until * SECOND));
         assert!(believed(130, 130) && !believed(130, 110), "nothing was heard since the gap");
     }
 }

@@ -218,7 +218,7 @@ impl<F: Form> Cache<F> {
 
 impl<F: Form> Inner<F> {
     pub(super) fn judge(&self, key: &Key, held: &Held<F::Value>, now: u64) -> Verdict {
-        judge(&self.terms.ages, key, kind(held.value()), Duration::from_micros(now.saturating_sub(held.times().born)))
+        judge(&self.terms.ages, key, kind(held.value()), Duration::from_micros(now.saturating_sub(held.born())))
     }
 
     pub(super) fn counts(&self) -> Option<&Counts> {
@@ -226,11 +226,22 @@ impl<F: Form> Inner<F> {
     }
 
     /// Without a shared store nobody else can have changed anything.
-    #[inline]
-    pub(super) fn is_believed(&self, times: &Times, now: u64) -> bool {
+    pub(super) fn is_believed(&self, held: &Held<F::Value>, now: u64) -> bool {
         match &self.shared {
             None => true,
-            Some(_) => self.copies.is_believed(times, now, self.belief, self.following().unwrap_or(&Deaf)),
+            Some(_) => self.copies.is_believed(held, now, self.belief, self.following().unwrap_or(&Deaf)),
+        }
+    }
+
+    /// Whether nobody can have changed anything since it came.
+    #[inline]
+    pub(super) fn has_missed_nothing(&self, held: &Held<F::Value>, now: u64) -> bool {
+        match &self.shared {
+            None => true,
+            Some(shared) => {
+                let following = shared.following.as_deref();
+                following.is_some_and(|following| self.copies.has_missed_nothing(held, now, following))
+            }
         }
     }
 
@@ -261,7 +272,7 @@ impl<F: Form> Inner<F> {
             None => Held::missing(times),
             Some(value) => {
                 let weight = self.form.weight(&value);
-                Held::new(Value::new(value, weight, validators, times))
+                Held::new(value, weight, validators, times)
             }
         }
     }
@@ -271,10 +282,11 @@ impl<F: Form> Inner<F> {
         let now = self.clock.now();
         let born = now.saturating_sub(micros(age));
         let fresh_until = self.terms.ages.fresh_until(key, kind, born);
-        Times { born, fresh_until, kept_at: now, epoch: mark.epoch }
+        // Without a shared store nothing has to be asked there, however old it is.
+        let good_until = self.shared.as_ref().map_or(fresh_until, |_| self.belief.good_until(now, fresh_until));
+        Times { born, fresh_until, good_until, kept_at: now, epoch: mark.epoch }
     }
 
-    #[inline(always)]
     pub(super) fn answer(
         &self,
         key: &Key,
@@ -283,13 +295,28 @@ impl<F: Form> Inner<F> {
         freshness: Freshness,
         now: u64,
     ) -> Answer<F::Value> {
-        let born = held.times().born;
-        let value = held.into_value();
+        let born = held.born();
         // Names of nothing are not counted: anybody could make up any number of them.
-        if let Some((value, (counts, _))) = value.as_ref().zip(self.counts.as_ref()) {
+        match held.into_value() {
+            Some(value) => self.answer_value(key, value, born, tier, freshness, now),
+            None => Answer { value: None, tier, age: Duration::from_micros(now.saturating_sub(born)), freshness },
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn answer_value(
+        &self,
+        key: &Key,
+        value: Value<F::Value>,
+        born: u64,
+        tier: Tier,
+        freshness: Freshness,
+        now: u64,
+    ) -> Answer<F::Value> {
+        if let Some((counts, _)) = &self.counts {
             counts.saw(key, value.body(), born);
         }
-        Answer { value, tier, age: Duration::from_micros(now.saturating_sub(born)), freshness }
+        Answer { value: Some(value), tier, age: Duration::from_micros(now.saturating_sub(born)), freshness }
     }
 }
 

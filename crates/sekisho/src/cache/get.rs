@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use super::engine::{Answer, Cache, Freshness, Tier, Unanswered};
 use super::form::Form;
 use super::key::Key;
+use super::value::Held;
 
 type Result<F> = std::result::Result<Answer<<F as Form>::Value>, Unanswered>;
 
@@ -42,7 +43,23 @@ impl<F: Form> Future for Get<'_, F> {
         let (cache, key) = (self.cache, self.key);
         let (inner, now) = (&cache.inner, cache.inner.clock.now());
         match inner.copies.get(key) {
-            Some(held) if now < held.times().fresh_until && inner.is_believed(held.times(), now) => {
+            Some(held) if now < held.good_until() && inner.has_missed_nothing(&held, now) => {
+                let born = held.born();
+                Poll::Ready(Ok(inner.answer_value(key, held.into_good(), born, Tier::Memory, Freshness::Fresh, now)))
+            }
+            held => self.look_closer(held, now, context),
+        }
+    }
+}
+
+impl<F: Form> Get<'_, F> {
+    /// What is missing may be the answer too, and what is here for some seconds after changes were last heard of.
+    #[cold]
+    fn look_closer(&mut self, held: Option<Held<F::Value>>, now: u64, context: &mut Context<'_>) -> Poll<Result<F>> {
+        let (cache, key) = (self.cache, self.key);
+        let inner = &cache.inner;
+        match held {
+            Some(held) if now < held.fresh_until() && inner.is_believed(&held, now) => {
                 Poll::Ready(Ok(inner.answer(key, held, Tier::Memory, Freshness::Fresh, now)))
             }
             held => self.afar.insert(Box::pin(cache.get_from_afar(key, held, now))).as_mut().poll(context),

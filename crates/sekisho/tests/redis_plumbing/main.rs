@@ -8,6 +8,7 @@
 mod cluster;
 mod coalescing;
 mod faults;
+mod lanes;
 mod proxy;
 mod server;
 

@@ -130,7 +130,7 @@ impl<F: Form> crate::cache::engine::Inner<F> {
     /// The age of a value in this process that would be answered.
     fn copied(&self, key: &Key) -> Option<Duration> {
         let (held, now) = (self.copies.get(key)?, self.clock.now());
-        let is_answered = held.value().is_some() && self.is_believed(held.times(), now);
-        is_answered.then(|| Duration::from_micros(now.saturating_sub(held.times().born)))
+        let is_answered = held.value().is_some() && self.is_believed(&held, now);
+        is_answered.then(|| Duration::from_micros(now.saturating_sub(held.born())))
     }
 }

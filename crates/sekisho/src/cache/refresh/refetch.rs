@@ -32,7 +32,7 @@ impl<F: Form> Inner<F> {
     pub(super) async fn age_of(&self, key: &Key) -> Result<Option<Duration>, Away> {
         let Some(shared) = &self.shared else {
             let now = self.clock.now();
-            return Ok(self.copies.get(key).map(|held| Duration::from_micros(now.saturating_sub(held.times().born))));
+            return Ok(self.copies.get(key).map(|held| Duration::from_micros(now.saturating_sub(held.born()))));
         };
         let look = shared.reads.ask(&self.clock, shared.store.glance(key)).await.ok_or(Away)?;
         Ok(match look.found {
@@ -106,7 +106,7 @@ impl<F: Form> Inner<F> {
         let (own, now) = (self.copies.get(key), self.clock.now());
         let own = own.filter(|held| held.value().is_some());
         if let Some(held) = &own
-            && Duration::from_micros(now.saturating_sub(held.times().born)) < young
+            && Duration::from_micros(now.saturating_sub(held.born())) < young
         {
             return Refetched::Needless;
         }

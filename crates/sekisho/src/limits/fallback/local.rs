@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ use super::super::rule::Algorithm;
 use super::super::store::{
     Demand, Demands, End, EndOutcome, LimitStore as _, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
 };
-use super::share::{Seen, Share, first_record, spent_since};
+use super::share::{Seen, Share, first_record, spent_since, tighten};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Error;
 use crate::store::memory::fingerprint::Fingerprint;
@@ -41,6 +41,7 @@ pub(super) struct Local {
     memory: MemoryStore,
     clock: Arc<Aligned>,
     seen: quick_cache::sync::Cache<Fingerprint, Seen>,
+    lives: Lives,
     books: Mutex<Books>,
     debts: AtomicUsize,
     has_decided: AtomicBool,
@@ -84,6 +85,7 @@ impl Local {
             memory: MemoryStore::new(Capacity::default(), clock.clone()),
             clock,
             seen: quick_cache::sync::Cache::new(SEEN),
+            lives: Lives(AtomicU64::new(Lives::NONE)),
             books: Mutex::default(),
             debts: AtomicUsize::new(0),
             has_decided: AtomicBool::new(false),
@@ -102,7 +104,12 @@ impl Local {
     /// The store has answered for `target`.
     pub(super) fn saw(&self, target: &Target, life: u64, at: Timestamp, outcomes: &[RuleOutcome]) {
         self.clock.follow(at);
-        self.seen.insert(self.memory.fingerprint(target), Seen::new(at, life, outcomes));
+        self.keep(self.memory.fingerprint(target), Seen::new(at, life, outcomes));
+    }
+
+    fn keep(&self, print: Fingerprint, seen: Seen) {
+        self.lives.note(seen.life);
+        self.seen.insert(print, seen);
     }
 
     /// Decides the demands that are `mine`; the others are admitted without figures.
@@ -258,8 +265,25 @@ impl Local {
         if seen.life != life {
             adoption.at_least = seen.floor(&target.policy, now);
         }
-        self.seen.insert(print, seen.with(&target.policy, &adoption, now));
+        self.keep(print, seen.with(&target.policy, &adoption, now));
         Some(Arc::new(Operation::Adopt(adoption)))
+    }
+
+    /// The store has answered for `target`, for which this instance goes on to decide: others may have taken of it what was
+    /// left when it began.
+    pub(super) fn learn(&self, target: &Target) {
+        let print = self.memory.fingerprint(target);
+        let mut books = self.books.lock();
+        let first = books.debts.get_mut(&print).and_then(|debt| debt.first.as_mut());
+        let (Some((first, part)), Some(seen)) = (first, self.seen.get(&print)) else { return };
+        if !seen.is_of(part) {
+            return;
+        }
+        let of_part = Target { policy: Arc::clone(part), ..target.clone() };
+        // A record that has no place any more decides nothing either.
+        let _ = self.memory.amend(&of_part, |record, now| {
+            tighten(&target.policy, part, &seen, [record, first], now);
+        });
     }
 
     /// `parcel` has arrived, or never can.
@@ -304,7 +328,8 @@ impl Local {
 
     /// Whether the store has begun another life since `target` was last seen there.
     pub(super) fn has_lost(&self, target: &Target, life: u64) -> bool {
-        self.seen.get(&self.memory.fingerprint(target)).is_some_and(|seen| seen.life != life)
+        !self.lives.is_only(life)
+            && self.seen.get(&self.memory.fingerprint(target)).is_some_and(|seen| seen.life != life)
     }
 
     /// What the store has lost of `target`, if it has begun another life since it was last seen there.
@@ -317,6 +342,30 @@ impl Local {
             return None;
         }
         Some(Operation::Adopt(super::share::only_at_least(at_least)))
+    }
+}
+
+/// Which life of the store all that was seen is of, for as long as that is one. Then nothing of it was lost, and no decision
+/// has to look up when its target was seen.
+#[derive(Debug)]
+struct Lives(AtomicU64);
+
+impl Lives {
+    const NONE: u64 = u64::MAX - 1;
+    const SEVERAL: u64 = u64::MAX;
+
+    fn note(&self, life: u64) {
+        if self.0.load(Ordering::Relaxed) == life {
+            return;
+        }
+        let first = self.0.compare_exchange(Self::NONE, life, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_err_and(|known| known != life) {
+            self.0.store(Self::SEVERAL, Ordering::Relaxed);
+        }
+    }
+
+    fn is_only(&self, life: u64) -> bool {
+        life != Self::SEVERAL && self.0.load(Ordering::Relaxed) == life
     }
 }
 

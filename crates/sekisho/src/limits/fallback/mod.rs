@@ -254,7 +254,12 @@ impl Inner {
                 return Err(error);
             }
             match &answer {
-                Ok(taken) => self.saw(std::iter::once(target), taken),
+                Ok(taken) => {
+                    self.saw(std::iter::once(target), taken);
+                    if goes_on {
+                        self.local.learn(target);
+                    }
+                }
                 Err(error) => {
                     tracing::error!(%error, policy = target.policy.name(), "what was admitted meanwhile cannot be written back");
                 }

@@ -296,6 +296,29 @@ async fn those_who_come_back_first_get_no_more_while_others_have_not_told() {
     }
 }
 
+/// The others were never without the store, and have taken from it what an instance that was alone took to be left.
+#[tokio::test]
+async fn who_comes_back_alone_gives_no_more_than_others_have_left() {
+    for rule in counting().into_iter().filter(|rule| rule.algorithm() != "concurrency") {
+        for (others, left) in [(0, 29), (60, 29), (80, 9), (90, 0)] {
+            let world = World::new(3, std::slice::from_ref(&rule));
+            world.limits[0].peek(&charge(1)).await.unwrap();
+            world.cut(0, true);
+            assert!(world.check(0, 1).await);
+            assert!(others == 0 || world.check(1, others).await);
+            world.settle(0, true);
+            world.cut(0, false);
+            world.fallbacks[0].write_back().await;
+            let taken = take_all(&world, 0, &rule).await;
+            assert_eq!(taken, left, "{} after {others} of others", rule.algorithm());
+            world.recover().await;
+            // Figures of some rules end at the limit.
+            let used = world.figures().await.used.min(90);
+            assert_eq!(used, (1 + others + left).min(90), "{} after {others} of others", rule.algorithm());
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_held_can_be_ended_while_the_store_settles() {
     for rule in counting() {

@@ -143,15 +143,27 @@ impl Seen {
         Self { at: now, life: self.life, rules: rules.collect() }
     }
 
+    /// Whether it was seen under these rules, or as many.
+    pub(super) fn is_of(&self, policy: &Policy) -> bool {
+        self.rules.len() == policy.rules().len()
+    }
+
+    /// What is left of each rule at `now`, if nobody has come since.
+    fn left(&self, policy: &Policy, now: u64) -> Amounts {
+        let counted = self.counted_at(policy, now);
+        self.rules.iter().zip(counted).map(|(seen, counted)| seen.limit.saturating_sub(counted)).collect()
+    }
+
     /// What a store that has lost it should count at least. What is held is not in it: nobody could end it, and what it costs
     /// in the end is told by whoever settles it.
     pub(super) fn floor(&self, policy: &Policy, now: u64) -> Amounts {
-        let adds_up = |rule: &Rule| {
-            !matches!(rule.algorithm, Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block)
-        };
         let each = policy.rules().iter().zip(self.counted_at(policy, now)).zip(&self.rules);
         each.map(|((rule, counted), seen)| if adds_up(rule) { counted.saturating_sub(seen.held) } else { 0 }).collect()
     }
+}
+
+fn adds_up(rule: &Rule) -> bool {
+    !matches!(rule.algorithm, Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block)
 }
 
 /// When something counted now is over at the earliest, for figures that had nothing to wait for.
@@ -169,7 +181,7 @@ fn later(rule: &Rule, reset_at: u64, now: u64) -> u64 {
 pub(super) fn first_record(policy: &Policy, part: &Policy, seen: Option<&Seen>, share: Share, now: u64) -> Record {
     let mut record = Record::fresh(part);
     record.advance(part, now, |_, _| {});
-    let Some(seen) = seen.filter(|seen| seen.rules.len() == part.rules().len()) else { return record };
+    let Some(seen) = seen.filter(|seen| seen.is_of(part)) else { return record };
     let limits: SmallVec<[Option<u64>; 4]> = seen
         .rules
         .iter()
@@ -207,6 +219,25 @@ pub(super) fn first_record(policy: &Policy, part: &Policy, seen: Option<&Seen>, 
         record.hold(part, now, &held, u32::MAX, Tag::NONE, until);
     }
     record
+}
+
+/// Leaves this instance no more than the store says is left in all. Its part of that would be too little: others may have had
+/// their parts of it already, and this one not. Both are raised alike, the `record` it decides by and the `first` that it began
+/// with, so that their difference stays what it has to tell.
+pub(super) fn tighten(policy: &Policy, part: &Policy, seen: &Seen, books: [&mut Record; 2], now: u64) {
+    let [record, first] = books;
+    first.advance(part, now, |_, _| {});
+    let (begun, have) = (first.totals(part, now), record.totals(part, now));
+    let left = seen.left(policy, now);
+    let gone = |(i, rule): (usize, &Rule)| {
+        let limit = record.limit(part, i);
+        let gone = limit.saturating_sub(begun[i]).saturating_sub(left[i]);
+        if adds_up(rule) { gone.min(limit.saturating_sub(have[i])) } else { 0 }
+    };
+    let gone: Amounts = part.rules().iter().enumerate().map(gone).collect();
+    for book in [record, first] {
+        book.take(part, now, &gone, u32::MAX);
+    }
 }
 
 /// What an operator's limit becomes here. In a bucket it is that of the rate, and figures show the burst.

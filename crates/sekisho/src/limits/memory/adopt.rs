@@ -23,6 +23,17 @@ impl MemoryStore {
         Ok(before)
     }
 
+    /// Changes what is known of the target, brought to the time that is passed on.
+    pub(in crate::limits) fn amend(&self, target: &Target, change: impl FnOnce(&mut Record, u64)) -> Result<(), Error> {
+        let print = self.fingerprint(target);
+        let mut locked = self.lock(&[print]);
+        let now = self.now();
+        let shard = self.shard(&mut locked, print);
+        let mut record = shard.load(print, &target.policy, now, &self.inner.names);
+        change(&mut record, now);
+        shard.store(print, &target.policy, record, now, self.inner.bound)
+    }
+
     pub(super) fn adopt(
         &self,
         shard: &mut Shard,

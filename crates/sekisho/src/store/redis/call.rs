@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{Cmd, Pipeline, RedisError, Value, aio::MultiplexedConnection};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::{
     error::{Error, Failure},
+    lane::Lane,
     node::{Live, Loss, Node},
     probe,
     script::{Job, Script},
@@ -22,10 +24,10 @@ pub(super) struct Call<'a> {
 pub(super) async fn send_one(node: &Arc<Node>, script: &Script, job: &Job, sent: &mut bool) -> Result<Value, Failure> {
     let live = node.live().ok_or(Failure::Disconnected)?;
     *sent = true;
-    let out = Outstanding::new(node, &live);
+    let out = Outstanding::new(node, &live, None);
     let mut reply = if script.is_none() {
         let call = Call { script, jobs: vec![job] };
-        exchange(&live, &[(&call, Name::Sha)]).await.pop().expect("one for each call")
+        exchange(&mut live.connection.clone(), &[(&call, Name::Sha)]).await.pop().expect("one for each call")
     } else {
         live.connection.clone().send_packed_command(&command(script, Name::Sha, &[job])).await
     };
@@ -46,7 +48,7 @@ pub(super) async fn send_asking(
 ) -> Result<Value, Failure> {
     let live = node.live().ok_or(Failure::Disconnected)?;
     *sent = true;
-    let out = Outstanding::new(node, &live);
+    let out = Outstanding::new(node, &live, None);
     let mut connection = live.connection.clone();
     let mut name = Name::Sha;
     let reply = loop {
@@ -65,15 +67,20 @@ pub(super) async fn send_asking(
 }
 
 /// Sends many calls at once and gives, for each call, what each of its jobs got.
-pub(super) async fn send_many(node: &Arc<Node>, calls: &[Call<'_>]) -> Vec<Answers> {
+pub(super) async fn send_many(node: &Arc<Node>, lane: Option<&Arc<Lane>>, calls: &[Call<'_>]) -> Vec<Answers> {
     let Some(live) = node.live() else { return calls.iter().map(|_| Err(Failure::Disconnected)).collect() };
-    let out = Outstanding::new(node, &live);
+    let own = lane.and_then(|lane| Some((lane, lane.connection(node, &live)?)));
+    let (lane, mut connection) = match own {
+        Some((lane, connection)) => (Some(lane), connection),
+        None => (None, live.connection.clone()),
+    };
+    let out = Outstanding::new(node, &live, lane);
     let named: Vec<_> = calls.iter().map(|call| (call, Name::Sha)).collect();
-    let mut replies = exchange(&live, &named).await;
+    let mut replies = exchange(&mut connection, &named).await;
     let unknown: Vec<usize> = (0..calls.len()).filter(|&at| is_no_script(&replies[at])).collect();
     if !unknown.is_empty() {
         let again: Vec<_> = unknown.iter().map(|&at| (&calls[at], Name::Source)).collect();
-        for (&at, reply) in unknown.iter().zip(exchange(&live, &again).await) {
+        for (&at, reply) in unknown.iter().zip(exchange(&mut connection, &again).await) {
             replies[at] = reply;
         }
     }
@@ -111,14 +118,25 @@ fn command(script: &Script, name: Name, jobs: &[&Job]) -> Cmd {
 }
 
 /// One reply for each call, in one round trip.
-async fn exchange(live: &Live, calls: &[(&Call<'_>, Name)]) -> Vec<Result<Value, RedisError>> {
-    let mut connection = live.connection.clone();
+async fn exchange(
+    connection: &mut MultiplexedConnection,
+    calls: &[(&Call<'_>, Name)],
+) -> Vec<Result<Value, RedisError>> {
     if let [(call, name)] = calls
         && !call.script.is_none()
     {
         return vec![connection.send_packed_command(&command(call.script, *name, &call.jobs)).await];
     }
-    let mut pipeline = Pipeline::with_capacity(calls.len());
+    // One command needs no pipeline, which would copy it once more.
+    if let [(call, _)] = calls
+        && let [job] = call.jobs[..]
+        && job.commands().len() == 1
+    {
+        let command = job.commands().map(plain).next().unwrap_or_default();
+        let answer = connection.send_packed_command(&command).await;
+        return vec![answer.map(|answer| reply_to(call, &mut std::iter::once(answer)))];
+    }
+    let mut pipeline = Pipeline::with_capacity(calls.iter().map(|(call, _)| call.jobs.len()).sum());
     for (call, name) in calls {
         if call.script.is_none() {
             let asked = call.jobs.iter().enumerate().filter(|(at, _)| !is_asked_before(&call.jobs, *at));
@@ -143,8 +161,9 @@ fn is_asked_before(jobs: &[&Job], at: usize) -> bool {
 }
 
 fn plain<'a>(parts: impl ExactSizeIterator<Item = &'a [u8]>) -> Cmd {
-    let mut command = Cmd::with_capacity(parts.len(), 24 * parts.len());
-    parts.for_each(|part| _ = command.arg(part));
+    let parts: SmallVec<[&[u8]; 8]> = parts.collect();
+    let mut command = Cmd::with_capacity(parts.len(), parts.iter().map(|part| part.len()).sum());
+    parts.into_iter().for_each(|part| _ = command.arg(part));
     command
 }
 
@@ -212,21 +231,24 @@ fn read(node: &Arc<Node>, live: &Live, reply: Result<Value, RedisError>, jobs: u
 struct Outstanding<'a> {
     node: &'a Arc<Node>,
     live: &'a Live,
+    /// Over whose connection it is out, if not over the server's.
+    lane: Option<&'a Arc<Lane>>,
     heard: u32,
     since: Instant,
     settled: bool,
 }
 
 impl<'a> Outstanding<'a> {
-    fn new(node: &'a Arc<Node>, live: &'a Live) -> Self {
-        Self { node, live, heard: live.heard(), since: Instant::now(), settled: false }
+    fn new(node: &'a Arc<Node>, live: &'a Live, lane: Option<&'a Arc<Lane>>) -> Self {
+        Self { node, live, lane, heard: live.heard(), since: Instant::now(), settled: false }
     }
 
     fn settle(mut self, error: Option<&RedisError>) {
         self.settled = true;
-        match error {
-            None => self.node.heard(self.live),
-            Some(_) => self.node.drop_connection(self.live.epoch, Loss::Closed),
+        match (error, self.lane) {
+            (None, _) => self.node.heard(self.live),
+            (Some(_), Some(lane)) => lane.lost(self.live.epoch),
+            (Some(_), None) => self.node.drop_connection(self.live.epoch, Loss::Closed),
         }
     }
 }

@@ -1,4 +1,12 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use redis::{Cmd, Value};
 use tokio::{
@@ -29,7 +37,10 @@ const ATTEMPTS: u32 = 8;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(16);
 
+/// On a connection with a witness. Few calls at a time: whoever waits shares the next one's answer. And not all who wait in one call: while
+/// the server is at some, the others are made or read here.
 const WITNESSED_IN_FLIGHT: usize = 2;
+const WITNESSED_BATCH: usize = 16;
 
 /// How long calls may take and how many may be out.
 #[derive(Clone, Copy, Debug)]
@@ -80,6 +91,8 @@ struct Inner {
     runtime: Handle,
     servers: Servers,
     target: Target,
+    /// Jobs on their way that come before others: while there are any, nothing goes another way.
+    before_others: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Debug)]
@@ -117,28 +130,31 @@ impl Redis {
             let first = node.wait_up().await;
             (Servers::One(node), first)
         };
-        Ok((Self { inner: Arc::new(Inner { options, runtime, servers, target }) }, first))
+        let inner = Inner { options, runtime, servers, target, before_others: Arc::default() };
+        Ok((Self { inner: Arc::new(inner) }, first))
     }
 
     /// The same connections with another deadline of a call: for what is not on a request's way.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        let Inner { options, runtime, servers, target } = &*self.inner;
+        let Inner { options, runtime, servers, target, before_others } = &*self.inner;
         let (options, runtime) = (Options { timeout, ..*options }, runtime.clone());
-        Self { inner: Arc::new(Inner { options, runtime, servers: servers.clone(), target: target.clone() }) }
+        let (servers, target, before_others) = (servers.clone(), target.clone(), before_others.clone());
+        Self { inner: Arc::new(Inner { options, runtime, servers, target, before_others }) }
     }
 
     /// The same server over a connection of its own, whose witness hears of every change to what is read over it before any
     /// later answer. None on a Cluster. It may never come up: not every server tells of changes.
     pub(crate) fn witnessed(&self, witness: Arc<dyn Witness>) -> Option<Self> {
-        let Inner { options, runtime, servers, target } = &*self.inner;
+        let Inner { options, runtime, servers, target, .. } = &*self.inner;
         let Servers::One(node) = servers else { return None };
-        // Few calls at a time: whoever waits shares the next one's answer.
-        let options = Options { in_flight: WITNESSED_IN_FLIGHT, ..*options };
+        let batch = options.batch.min(WITNESSED_BATCH);
+        let options = Options { in_flight: WITNESSED_IN_FLIGHT, batch, ..*options };
         let node =
             Node::start(node.address.clone(), &target.login, options, runtime.clone(), None, Some(witness)).ok()?;
         let (runtime, target) = (runtime.clone(), target.clone());
-        Some(Self { inner: Arc::new(Inner { options, runtime, servers: Servers::One(node), target }) })
+        let inner = Inner { options, runtime, servers: Servers::One(node), target, before_others: Arc::default() };
+        Some(Self { inner: Arc::new(inner) })
     }
 
     /// As whom a changed URL says to log in. `None` where it leads elsewhere: that needs another client.
@@ -213,8 +229,15 @@ impl Redis {
 
     /// As [`run`](Self::run), for what takes several calls and has one deadline.
     pub(crate) async fn run_until(&self, deadline: Instant, script: &Arc<Script>, job: Job) -> Result<Value, Error> {
+        let _first = job.before_others.then(|| BeforeOthers::new(&self.inner.before_others));
+        let job = match self.inner.by_lane(script, job, deadline).await {
+            ControlFlow::Break(answer) => return answer,
+            ControlFlow::Continue(job) => job,
+        };
         let mut sent = false;
-        match timeout_at(deadline, self.inner.attempts(script, job, deadline, &mut sent)).await {
+        // In a box, because it is large, and those who ask over a lane would carry it for nothing.
+        let attempts = Box::pin(self.inner.attempts(script, job, deadline, &mut sent));
+        match timeout_at(deadline, attempts).await {
             Ok(answer) => answer,
             Err(_) if sent => Err(Error::unknown(format!("no answer in {:?}", self.inner.options.timeout))),
             Err(_) => Err(Error::unavailable(format!("no turn in {:?}", self.inner.options.timeout))),
@@ -272,7 +295,57 @@ impl Redis {
     }
 }
 
+/// A job that comes before others, for as long as its caller waits.
+struct BeforeOthers<'a>(&'a AtomicUsize);
+
+impl<'a> BeforeOthers<'a> {
+    fn new(out: &'a AtomicUsize) -> Self {
+        out.fetch_add(1, Ordering::Relaxed);
+        Self(out)
+    }
+}
+
+impl Drop for BeforeOthers<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Inner {
+    /// Asks over this thread's own connection. The job comes back where there is none, or where an answer proves that it did
+    /// not run: what to do about that is known to `attempts`.
+    async fn by_lane(
+        &self,
+        script: &Arc<Script>,
+        job: Job,
+        deadline: Instant,
+    ) -> ControlFlow<Result<Value, Error>, Job> {
+        let slot = self.slot(&job);
+        let may_overtake = job.any_order && self.before_others.load(Ordering::Relaxed) == 0;
+        let node = if may_overtake { self.owner(slot).ok().filter(|node| node.is_up()) } else { None };
+        let Some((node, lane)) = node.and_then(|node| node.lane().map(|lane| (node, lane))) else {
+            return ControlFlow::Continue(job);
+        };
+        let terms = Terms { slot, alone: false, deadline };
+        match coalesce::submit_by(&lane, &node, script, job, terms).await {
+            Ok(value) => ControlFlow::Break(Ok(value)),
+            Err(returned) => match returned.why {
+                why @ (Failure::Lost { .. } | Failure::Final(_) | Failure::Refused { .. }) => {
+                    ControlFlow::Break(Err(why.into_error(&node.address.to_string(), false)))
+                }
+                _ => ControlFlow::Continue(returned.job),
+            },
+        }
+    }
+
+    /// On Cluster where the job belongs; elsewhere slots do not matter.
+    fn slot(&self, job: &Job) -> u16 {
+        match &self.servers {
+            Servers::One(_) => 0,
+            Servers::Many(_) => job.keys().next().map_or(0, key_slot),
+        }
+    }
+
     /// Sends the job until it has an answer or the error is one that a repeat cannot or must not mend.
     /// `sent` is true whenever this may be dropped with the job on its way.
     async fn attempts(
@@ -282,10 +355,7 @@ impl Inner {
         deadline: Instant,
         sent: &mut bool,
     ) -> Result<Value, Error> {
-        let slot = match &self.servers {
-            Servers::One(_) => 0,
-            Servers::Many(_) => job.keys().next().map_or(0, key_slot),
-        };
+        let slot = self.slot(&job);
         let mut ask: Option<Arc<Node>> = None;
         let mut attempt = 0;
         let mut pause = SHORTEST_PAUSE;

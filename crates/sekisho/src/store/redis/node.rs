@@ -1,4 +1,4 @@
-//! One server and the one connection to it.
+//! One server and the connection to it, besides those of threads (`lane`).
 //!
 //! redis-rs's own ConnectionManager makes callers wait for its reconnects, beyond any time-out, and stays on a server
 //! that has become a replica. Here a lost connection is replaced in the background, and calls meanwhile fail at once.
@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use redis::{
     AsyncConnectionConfig, Client, ErrorKind, PushInfo, PushKind, ServerErrorKind, aio::MultiplexedConnection,
 };
@@ -31,6 +31,7 @@ use super::{
     client::Options,
     coalesce::Queue,
     error::Error,
+    lane::{self, Lane},
     probe,
     url::{Address, Login},
     witness::{self, Witness},
@@ -81,6 +82,8 @@ pub(super) struct Node {
     /// Told of every lost connection: the reason may be that the slots are elsewhere now.
     on_loss: Option<Arc<Notify>>,
     witness: Option<Arc<dyn Witness>>,
+    /// By the numbers of their threads, few and soon all there.
+    lanes: ArcSwap<Vec<(usize, Arc<Lane>)>>,
 }
 
 /// A connection and its number, so that of all the calls that fail on it only the first drops it.
@@ -162,6 +165,7 @@ impl Node {
             slots: AtomicU32::new(ANY_SLOT),
             on_loss,
             witness,
+            lanes: ArcSwap::default(),
         });
         node.connect_in_background(Duration::ZERO);
         Ok(node)
@@ -170,6 +174,18 @@ impl Node {
     /// The connection, if there is one.
     pub(super) fn live(&self) -> Option<Arc<Live>> {
         self.live.load_full()
+    }
+
+    /// This thread's own way to the server, if it has one. Of changes only the one connection is told.
+    pub(super) fn lane(&self) -> Option<Arc<Lane>> {
+        let thread = lane::thread().filter(|_| self.witness.is_none())?;
+        let find =
+            |lanes: &[(usize, Arc<Lane>)]| lanes.iter().find(|(of, _)| *of == thread).map(|(_, lane)| lane.clone());
+        find(&self.lanes.load()).or_else(|| {
+            let lane = Lane::new(Handle::try_current().ok()?);
+            self.lanes.rcu(|lanes| lanes.iter().cloned().chain([(thread, lane.clone())]).collect::<Vec<_>>());
+            Some(lane)
+        })
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -296,16 +312,37 @@ impl Node {
         });
     }
 
-    async fn connect(self: &Arc<Self>) -> Result<(), redis::RedisError> {
-        let epoch = self.epochs.fetch_add(1, Ordering::Relaxed);
-        let broken = Arc::new(AtomicBool::new(false));
+    /// One more connection, driven by the runtime that this is called on. `lost` is called when it has ended.
+    pub(super) async fn open(
+        &self,
+        lost: impl Fn() + Send + Sync + 'static,
+    ) -> Result<MultiplexedConnection, redis::RedisError> {
+        let watch = move |info: PushInfo| {
+            if info.kind == PushKind::Disconnection {
+                lost();
+            }
+            Ok(())
+        };
+        self.open_to(watch).await
+    }
+
+    async fn open_to(
+        &self,
+        told: impl Fn(PushInfo) -> Result<(), ()> + Send + Sync + 'static,
+    ) -> Result<MultiplexedConnection, redis::RedisError> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.options.connect_timeout))
             // Every call has its own deadline, and one timer is enough.
             .set_response_timeout(None)
-            .set_push_sender(watch(Arc::downgrade(self), epoch, broken.clone()));
+            .set_push_sender(told);
         let client = client(&self.login, &self.address).map_err(|error| std::io::Error::other(error.to_string()))?;
-        let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+        client.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<(), redis::RedisError> {
+        let epoch = self.epochs.fetch_add(1, Ordering::Relaxed);
+        let broken = Arc::new(AtomicBool::new(false));
+        let mut connection = self.open_to(watch(Arc::downgrade(self), epoch, broken.clone())).await?;
         if let Some(witness) = &self.witness {
             let begin = witness::begin();
             let begun = timeout(self.options.connect_timeout, begin.query_async::<()>(&mut connection));

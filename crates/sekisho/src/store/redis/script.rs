@@ -58,6 +58,8 @@ pub struct Job {
     pub repeatable: bool,
     /// Plain commands that are the same in every such job: those that go out together are asked once, for all.
     pub shared: bool,
+    /// Nothing but a job that comes before others has to run before or after it: it may go over another connection.
+    pub any_order: bool,
     /// What is sent after it also runs after it, whatever its script.
     pub before_others: bool,
 }

@@ -64,6 +64,8 @@ pub(super) fn take(when: When, demand: &Demand, kind: TakeKind) -> Option<(&Arc<
         }
     });
     job.repeatable = matches!(kind, TakeKind::Reserve { repeated: true, .. });
+    // What a reserve holds is given back behind it, on the same way.
+    job.any_order = matches!(kind, TakeKind::Check);
     Some((script, job))
 }
 
