@@ -97,12 +97,7 @@ impl Meters {
     }
 
     /// A check or a reserve, with what came of it; `counting` in the order of its charges.
-    pub(crate) fn decided(
-        &self,
-        counting: &[&Arc<PolicyMeters>],
-        decided: Result<&Decision, &Error>,
-        seconds: f64,
-    ) {
+    pub(crate) fn decided(&self, counting: &[&Arc<PolicyMeters>], decided: Result<&Decision, &Error>, seconds: f64) {
         match decided {
             Ok(decision) => {
                 self.duration.record(seconds);

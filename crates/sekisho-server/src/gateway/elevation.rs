@@ -22,12 +22,7 @@ pub(super) fn asked(app: &App, path: &str) -> Option<usize> {
 }
 
 /// The page itself costs nothing; what it asks for does.
-pub(super) async fn answer(
-    app: &App,
-    peer: Peer,
-    head: Parts,
-    body: Option<Body>,
-) -> Result<Response, Problem> {
+pub(super) async fn answer(app: &App, peer: Peer, head: Parts, body: Option<Body>) -> Result<Response, Problem> {
     let Some(heights) = &app.elevation else { return Err(Problem::not_found()) };
     let policy = app.config.elevation.as_ref().map(|elevation| &elevation.policy);
     let Some(policy) = policy.filter(|_| head.uri.path() != elevation::door::PAGE) else {

@@ -110,7 +110,11 @@ fn at_once(app: &App, route: &Route, peer: Peer, head: &Parts) -> Option<Result<
         Err(problem) => return Some(Err(problem)),
     };
     let decision = app.gate.check_at_once(&asks)?.map_err(|error| app.problem(&error));
-    Some(decision.map(|decision| if decision.allowed { fixed_answer(app, fixed, &decision) } else { denied(app, &decision) }))
+    Some(
+        decision.map(
+            |decision| if decision.allowed { fixed_answer(app, fixed, &decision) } else { denied(app, &decision) },
+        ),
+    )
 }
 
 async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Problem> {

@@ -82,7 +82,8 @@ fn say_all(style: HeaderStyle, decision: &Decision, mut say: impl FnMut(HeaderNa
         say(CURRENT, Said::Text(&text));
     }
     if matches!(style, HeaderStyle::Legacy | HeaderStyle::Both) {
-        let figures = [(LIMIT, outcome.limit), (REMAINING, outcome.remaining), (RESET, outcome.reset_at.as_secs_ceil())];
+        let figures =
+            [(LIMIT, outcome.limit), (REMAINING, outcome.remaining), (RESET, outcome.reset_at.as_secs_ceil())];
         for (name, figure) in figures {
             say(name, Said::Text(itoa::Buffer::new().format(figure.min(MAX_INTEGER))));
         }

@@ -233,7 +233,8 @@ mod tests {
     fn an_address_alone_is_the_same_subject_either_way() {
         for bits in [1, 64, 128] {
             let spec = SubjectSpec::new(vec![SubjectPart::Ip]).unwrap().with_ipv6_prefix(bits).unwrap();
-            for ip in ["192.0.2.7", "::ffff:192.0.2.7", "2001:db8:1:2:3:4:5:6", "::1", "255.255.255.255", "0.10.100.9"] {
+            for ip in ["192.0.2.7", "::ffff:192.0.2.7", "2001:db8:1:2:3:4:5:6", "::1", "255.255.255.255", "0.10.100.9"]
+            {
                 let ip = ip.parse().unwrap();
                 let facts = Facts { ip: Some(ip), ..Default::default() };
                 assert_eq!(spec.of_address(ip), Some(spec.build(&facts).unwrap().0));

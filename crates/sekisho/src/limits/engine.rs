@@ -267,11 +267,7 @@ impl Limits {
         Ok((expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken)))
     }
 
-    fn take_at_once(
-        &self,
-        demands: Demands,
-        kind: TakeKind,
-    ) -> Option<Result<(Option<Timestamp>, Decision), Error>> {
+    fn take_at_once(&self, demands: Demands, kind: TakeKind) -> Option<Result<(Option<Timestamp>, Decision), Error>> {
         let take = Take::new(demands, kind);
         let taken = self.store.take(&take).at_once()?;
         Some(taken.map(|taken| {

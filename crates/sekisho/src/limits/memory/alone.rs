@@ -13,12 +13,7 @@ use crate::error::Error;
 
 impl MemoryStore {
     /// A take of one charge, under a tag of its own if it is held.
-    pub(super) fn take_alone(
-        &self,
-        take: &Take,
-        demand: &Demand,
-        marks: Option<&mut Marks>,
-    ) -> Result<Taken, Error> {
+    pub(super) fn take_alone(&self, take: &Take, demand: &Demand, marks: Option<&mut Marks>) -> Result<Taken, Error> {
         let (policy, bound) = (&*demand.target.policy, self.inner.bound);
         let is_held = matches!(take.kind, TakeKind::Reserve { .. });
         let print = self.fingerprint(&demand.target);

@@ -1,9 +1,9 @@
 //! Limits in this process's memory: sharded, bounded, exact.
 
 mod adopt;
+mod alone;
 mod denied;
 mod ended;
-mod alone;
 #[cfg(feature = "durable")]
 mod kept;
 mod limiter;
