@@ -277,3 +277,29 @@ fn without_body(mut response: Response) -> Response {
 pub(crate) fn unix_seconds() -> f64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use axum::body::Bytes;
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a20_a_body_of_the_api_has_a_time_for_all_of_it_and_an_upload_has_not() {
+        let limits = Connections { min_rate: 0, ..Connections::default() };
+        for (side, is_over) in [(Side::Api, true), (Side::Gateway, false)] {
+            let silent = StreamBody::new(stream::pending::<Result<Frame<Bytes>, hyper::Error>>());
+            let mut body = pin!(paced(silent, side, &limits));
+            let mut is_ready = || body.as_mut().poll_frame(&mut Context::from_waker(Waker::noop())).is_ready();
+            assert!(!is_ready());
+            advance(api::REQUEST_TIMEOUT + Duration::from_secs(1)).await;
+            assert_eq!(is_ready(), is_over, "{side:?}");
+        }
+    }
+}
