@@ -74,8 +74,10 @@ pub struct Answer<T> {
     pub freshness: Freshness,
 }
 
+/// A word wide, so that an answer has no bytes between its fields that a processor moves in pieces and then waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
+#[repr(u64)]
 pub enum Tier {
     /// This process's memory.
     Memory,

@@ -37,33 +37,46 @@ impl<F: Form> Future for Get<'_, F> {
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Some(afar) = &mut self.afar {
-            return afar.as_mut().poll(context);
-        }
-        let (cache, key) = (self.cache, self.key);
-        let (inner, now) = (&cache.inner, cache.inner.clock.now());
-        match inner.copies.get(key) {
+        let inner = &self.cache.inner;
+        let held = if self.afar.is_none() { inner.copies.get(self.key) } else { None };
+        let now = inner.clock.now();
+        match held {
             Some(held) if now < held.good_until() && inner.has_missed_nothing(&held, now) => {
                 let born = held.born();
-                Poll::Ready(Ok(inner.answer_value(key, held.into_good(), born, Tier::Memory, Freshness::Fresh, now)))
+                Poll::Ready(Ok(inner.answer_value(
+                    self.key,
+                    held.into_good(),
+                    born,
+                    Tier::Memory,
+                    Freshness::Fresh,
+                    now,
+                )))
             }
-            held => self.look_closer(held, now, context),
+            held => self.look_further(held, now, context).map(|answer| *answer),
         }
     }
 }
 
 impl<F: Form> Get<'_, F> {
-    /// What is missing may be the answer too, and what is here for some seconds after changes were last heard of.
+    /// What is missing may be the answer too, and what is here for some seconds after changes were last heard of. Boxed: an answer that is
+    /// handed over in memory here would be so on a hit as well, by stores that the next load has to wait for.
     #[cold]
-    fn look_closer(&mut self, held: Option<Held<F::Value>>, now: u64, context: &mut Context<'_>) -> Poll<Result<F>> {
+    fn look_further(
+        &mut self,
+        held: Option<Held<F::Value>>,
+        now: u64,
+        context: &mut Context<'_>,
+    ) -> Poll<Box<Result<F>>> {
         let (cache, key) = (self.cache, self.key);
         let inner = &cache.inner;
-        match held {
-            Some(held) if now < held.fresh_until() && inner.is_believed(&held, now) => {
+        let answer = match (&mut self.afar, held) {
+            (Some(afar), _) => afar.as_mut().poll(context),
+            (None, Some(held)) if now < held.fresh_until() && inner.is_believed(&held, now) => {
                 Poll::Ready(Ok(inner.answer(key, held, Tier::Memory, Freshness::Fresh, now)))
             }
-            held => self.afar.insert(Box::pin(cache.get_from_afar(key, held, now))).as_mut().poll(context),
-        }
+            (afar, held) => afar.insert(Box::pin(cache.get_from_afar(key, held, now))).as_mut().poll(context),
+        };
+        answer.map(Box::new)
     }
 }
 
