@@ -122,6 +122,7 @@ impl Local {
         in_doubt: bool,
     ) -> Result<Taken, Error> {
         let mut books = self.books.lock();
+        let share = books.settle_on(share);
         let mut demands = Demands::new();
         for (i, demand) in take.demands.iter().enumerate().filter(|(_, demand)| mine(&demand.target.policy)) {
             fits_ever(i, demand)?;
@@ -174,6 +175,7 @@ impl Local {
             return None;
         }
         let mut books = self.books.lock();
+        let share = books.settle_on(share);
         let targets = end.targets.iter().map(|target| books.part_of(target, share)).collect();
         let end = End { targets, ..end.clone() };
         match self.memory.end_now(&end) {
@@ -185,6 +187,7 @@ impl Local {
 
     pub(super) fn operate(&self, target: &Target, operation: &Operation, share: Share) -> Result<Taken, Error> {
         let mut books = self.books.lock();
+        let share = books.settle_on(share);
         let target = self.open(&mut books, target, share)?;
         let StoreFuture::Known(Some(answer)) = self.memory.operate(&target, operation) else {
             return Err(Error::Unavailable { reason: "memory has no answer".into(), may_have_run: false });
@@ -377,11 +380,20 @@ fn told(mut record: Record) -> Record {
 }
 
 impl Books {
-    fn part_of(&mut self, target: &Target, share: Share) -> Target {
+    /// What this instance decides by: its `share`, but no greater one than that with which it began to decide for anybody who is still in
+    /// the books. They have begun with their parts of what was left, and the rest is others'.
+    fn settle_on(&mut self, share: Share) -> Share {
+        let began = self.share.filter(|began| !self.debts.is_empty() && share.count() <= began.count());
+        let share = began.unwrap_or(share);
         if self.share != Some(share) || self.parts.len() >= PARTS {
             self.parts.clear();
             self.share = Some(share);
         }
+        share
+    }
+
+    /// By a share that was settled on.
+    fn part_of(&mut self, target: &Target, share: Share) -> Target {
         let make = || (Arc::clone(&target.policy), Arc::new(share.of_policy(&target.policy)));
         let (_, part) = self.parts.entry(Arc::as_ptr(&target.policy).addr()).or_insert_with(make);
         Target { policy: Arc::clone(part), ..target.clone() }

@@ -85,6 +85,9 @@ impl LimitStore for Flaky {
     fn accepts(&self, policy: &Policy) -> Result<(), Invalid> {
         self.store.accepts(policy)
     }
+    fn is_reachable(&self, _target: &Target) -> bool {
+        !self.is_away.load(Ordering::Relaxed)
+    }
 }
 
 #[tokio::test]
@@ -130,4 +133,45 @@ async fn an_outage_is_admitted_charged_to_nobody_and_over_when_the_store_answers
     assert!(!fallback.is_away());
     assert_eq!(limits.check(&open).await.unwrap().degraded, None);
     assert_eq!(limits.release(&backed).await.unwrap().ending, Ending::Released);
+}
+
+/// So many instances, of which this is the first.
+#[derive(Debug)]
+struct Fleeting(AtomicU64);
+
+impl Fleet for Fleeting {
+    fn share(&self) -> Share {
+        Share::new(0, self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[tokio::test]
+async fn f12_a_share_that_grows_in_an_outage_gives_nobody_more_than_was_begun_with() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
+    let store = crate::limits::MemoryStore::new(crate::limits::Capacity::default(), clock.clone());
+    let (flaky, fleet) =
+        (Arc::new(Flaky { store, is_away: AtomicBool::new(false) }), Arc::new(Fleeting(AtomicU64::new(3))));
+    let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Memory, clock, fleet.clone()));
+    let rule = Rule::fixed_window(12, Duration::from_secs(60)).unwrap();
+    let limits = Limits::new(vec![Policy::new("p", vec![rule]).unwrap()], fallback.clone()).unwrap();
+    let admitted = async |subject: &str| {
+        let mut count = 0;
+        while limits.check(&[Charge::new("p", Subject::new(subject).unwrap())]).await.unwrap().allowed {
+            count += 1;
+        }
+        count
+    };
+    flaky.is_away.store(true, Ordering::Relaxed);
+    assert_eq!(admitted("a").await, 4, "a third");
+    fleet.0.store(1, Ordering::Relaxed);
+    assert_eq!(admitted("a").await, 0, "the others are not heard of, and may be there");
+    assert_eq!(admitted("b").await, 4);
+    fleet.0.store(6, Ordering::Relaxed);
+    assert_eq!([admitted("a").await, admitted("b").await, admitted("c").await], [0, 0, 2], "others have come");
+    flaky.is_away.store(false, Ordering::Relaxed);
+    fallback.write_back().await;
+    assert_eq!(admitted("a").await, 8);
+    flaky.is_away.store(true, Ordering::Relaxed);
+    fleet.0.store(1, Ordering::Relaxed);
+    assert_eq!([admitted("a").await, admitted("d").await], [0, 12], "with nothing in the books it begins as it is");
 }
