@@ -14,6 +14,8 @@ use crate::clock::Timestamp;
 use crate::store::memory::fingerprint::{Fingerprint, Fingerprinter, Space};
 
 const SHARDS: usize = 64;
+/// 8 KiB of bits: with a thousand users marked, one in sixty-five others is looked for.
+const MARKED_WORDS: usize = 1_024;
 /// How long what has run out is still remembered. The store tells of a key when it removes it, which is a little after it
 /// has run out; without this such a key would look like a new one.
 const GRACE_SECS: u32 = 120;
@@ -27,6 +29,8 @@ pub(super) struct Replica {
     marks: Box<[Shard<Marks>]>,
     /// Whether there was ever a mark of a user: most processes need not look for one.
     has_marks: AtomicBool,
+    /// A bit for each user who ever had one: of most others it is known without a lock that they have none.
+    marked: Box<[AtomicU64]>,
     /// Everyone's, asked on every request by all threads: nothing that they would take from each other. Of the two each grows
     /// by itself; whoever reads between sees the old mark for longer or the new one for less long, for one moment.
     everyone_at: AtomicU64,
@@ -59,6 +63,7 @@ impl Replica {
             revoked: Table::new(),
             marks: (0..SHARDS).map(|_| Shard::default()).collect(),
             has_marks: AtomicBool::new(false),
+            marked: (0..MARKED_WORDS).map(|_| AtomicU64::new(0)).collect(),
             everyone_at: AtomicU64::new(0),
             everyone_until: AtomicU32::new(0),
             fingerprints,
@@ -92,6 +97,10 @@ impl Replica {
         let everyone = holds.then(|| Timestamp::from_micros(self.everyone_at.load(Ordering::Relaxed)));
         let Some(user) = user.filter(|_| self.has_marks.load(Ordering::Relaxed)) else { return everyone };
         let name = self.user(user);
+        let (word, bit) = self.marked(name);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            return everyone;
+        }
         let marks = self.marks[name.shard(SHARDS)].0.read();
         let own = marks.get(&name.lanes()).filter(|mark| mark.until > now).map(|mark| mark.at);
         everyone.max(own)
@@ -116,6 +125,8 @@ impl Replica {
         let mark = marks.entry(name.lanes()).or_insert(Mark { at, until });
         mark.at = mark.at.max(at);
         mark.until = mark.until.max(until);
+        let (word, bit) = self.marked(name);
+        word.fetch_or(bit, Ordering::Relaxed);
         self.has_marks.store(true, Ordering::Relaxed);
     }
 
@@ -143,6 +154,11 @@ impl Replica {
             TokenKind::Refresh => self.refresh,
         };
         self.fingerprints.of(space, jti.as_str().as_bytes())
+    }
+
+    fn marked(&self, user: Fingerprint) -> (&AtomicU64, u64) {
+        let place = user.place(64 * MARKED_WORDS);
+        (&self.marked[place / 64], 1 << (place % 64))
     }
 
     /// Nothing longer than a user may be has a mark, so what a fingerprint cuts off does not matter.
