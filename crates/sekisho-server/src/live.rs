@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::app::App;
 use crate::audit::{Act, Operator};
-use crate::config::{Config, TlsConfig};
+use crate::config::{Config, ElevationConfig, TlsConfig};
 use crate::server::refuse_open_grpc;
 use crate::start::StartError;
 use crate::{api, connection, logins, tls};
@@ -156,6 +156,18 @@ fn keep_what_needs_a_restart(config: &mut Config, old: &Config) -> Vec<&'static 
     keep("tokens.store", keep_place(&mut config.tokens.revocation.store, &old.tokens.revocation.store));
     keep("caches", format!("{:?}", config.caches) == format!("{:?}", old.caches));
     config.caches.clone_from(&old.caches);
+    // Its tiles are refreshed by a worker that began with the server.
+    match (&mut config.elevation, &old.elevation) {
+        (Some(new), Some(old)) => {
+            keep("elevation", new.is_served_as(old));
+            *new = ElevationConfig { policy: Arc::clone(&new.policy), ..old.clone() };
+        }
+        (new @ Some(_), None) => {
+            keep("elevation", false);
+            *new = None;
+        }
+        (None, _) => {}
+    }
     if let (Some(new), Some(old)) = (&mut config.outbound, &old.outbound) {
         let is_same = keep_place(&mut new.store, &old.store) && new.state == old.state;
         keep("outbound.store", is_same);

@@ -63,7 +63,7 @@ pub enum OriginConfig {
         url: UrlTemplate,
         redirects: usize,
         secret: Option<SecretHeader>,
-        /// Whether its domain's policy applies; then no redirect is followed, since each would be a request of its own.
+        /// Whether its domain's policy applies, to every redirect as well.
         outbound: bool,
     },
     Sql(SqlConfig),

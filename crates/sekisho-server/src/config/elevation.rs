@@ -21,7 +21,6 @@ const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
 const POLICY: &str =
     "elevation: { subject: ip, rules: [{ name: minute, algorithm: fixed_window, limit: 60, window: 60s }] }";
 
-/// Equal ones can share their cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElevationConfig {
     /// Without a slash at its end.
@@ -68,6 +67,13 @@ impl Default for ElevationConfig {
             timeout: Duration::from_secs(10),
             concurrency: 8,
         }
+    }
+}
+
+impl ElevationConfig {
+    /// Whether both can share their cache: they may differ in what a question is charged to.
+    pub(crate) fn is_served_as(&self, other: &Self) -> bool {
+        Self { policy: Arc::clone(&other.policy), ..self.clone() } == *other
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Heights {
 }
 
 impl Heights {
-    /// The one from `before` if nothing is different: tiles in memory outlive a reload.
+    /// The one from `before` if it has the same tiles: those in memory outlive a reload.
     pub(crate) fn of(
         config: &Config,
         backend: &Backend,
@@ -49,7 +49,7 @@ impl Heights {
             Some(SessionStoreConfig { url, timeout })
         };
         let store = elevation.store.clone().or_else(of_all);
-        if let Some(before) = before.filter(|before| before.config == *elevation && before.store == store) {
+        if let Some(before) = before.filter(|before| before.config.is_served_as(elevation) && before.store == store) {
             return Some(Arc::clone(before));
         }
         let (config, backend, metrics) = (elevation.clone(), backend.clone(), Arc::clone(metrics));

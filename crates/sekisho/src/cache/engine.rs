@@ -227,6 +227,12 @@ impl<F: Form> Inner<F> {
         self.counts.as_ref().map(|(counts, _)| &**counts)
     }
 
+    /// Whether it need not be asked for again: a value, or that there is none.
+    #[cold]
+    pub(super) fn is_fresh(&self, held: &Held<F::Value>, now: u64) -> bool {
+        now < held.fresh_until() && self.is_believed(held, now)
+    }
+
     /// Without a shared store nobody else can have changed anything.
     pub(super) fn is_believed(&self, held: &Held<F::Value>, now: u64) -> bool {
         match &self.shared {

@@ -110,7 +110,7 @@ pub(in crate::config) static ORIGIN: Section = Section {
         ),
         key("secret", Kind::One(&SECRET), "a credential for it"),
         key("redirects", Kind::Whole(0, 10), "how many are followed, on the same host only").or(Fallback::Whole(3)),
-        key("outbound", Kind::Flag, "whether the policy of its domain in `outbound` applies: its budget, pace and cooldown. Redirects are then not followed")
+        key("outbound", Kind::Flag, "whether the policy of its domain in `outbound` applies: its budget, pace and cooldown. Every redirect is then charged as well")
             .or(Fallback::Flag(false)),
         key(
             "database",

@@ -10,6 +10,7 @@
 
 use std::{
     fmt,
+    pin::pin,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -27,6 +28,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use crate::clock::micros;
+
 use super::{
     client::Options,
     coalesce::Queue,
@@ -37,6 +40,9 @@ use super::{
     witness::{self, Witness},
 };
 
+/// How long calls wait for the attempt to connect that follows a loss at once, unless the last one took longer. A server that is gone may
+/// neither answer it nor refuse it: one that is being ended, or a machine that is off.
+const AT_ONCE: Duration = Duration::from_millis(3);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 /// How long a server that was lost is half open: longer than the longest pause, so that every instance is back by then and
@@ -77,6 +83,8 @@ pub(super) struct Node {
     is_flapping: AtomicBool,
     /// Which life of which server the last connection led to.
     life: AtomicU64,
+    /// How long it took to make the last connection, in microseconds.
+    took: AtomicU64,
     /// Some of the slots that it has, on a Cluster, the first and the last in one number: for a key to probe it with.
     slots: AtomicU32,
     /// Told of every lost connection: the reason may be that the slots are elsewhere now.
@@ -116,7 +124,7 @@ impl Live {
 #[derive(Clone, Debug)]
 enum Link {
     Up,
-    /// The first attempt since the loss is under way: worth waiting for, within the call's deadline.
+    /// The first attempt of all, or since the loss, has begun: worth waiting for.
     Connecting,
     /// It failed, or is not expected to succeed. Calls fail at once.
     Down(Arc<str>),
@@ -162,6 +170,7 @@ impl Node {
             was_away: AtomicBool::new(false),
             is_flapping: AtomicBool::new(false),
             life: AtomicU64::new(0),
+            took: AtomicU64::new(0),
             slots: AtomicU32::new(ANY_SLOT),
             on_loss,
             witness,
@@ -297,7 +306,7 @@ impl Node {
                     sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
                 }
                 let Some(node) = node.upgrade() else { return };
-                match node.connect().await {
+                match node.connect_in_time().await {
                     Ok(()) => return,
                     Err(error) => {
                         let failures = node.failures.fetch_add(1, Ordering::Relaxed);
@@ -310,6 +319,33 @@ impl Node {
                 }
             }
         });
+    }
+
+    /// Connects, and lets nobody wait for it for much longer than it took the last time.
+    async fn connect_in_time(self: &Arc<Self>) -> Result<(), redis::RedisError> {
+        let begun = Instant::now();
+        let mut connecting = pin!(self.connect());
+        let expected = AT_ONCE.max(2 * Duration::from_micros(self.took.load(Ordering::Relaxed)));
+        let is_first = self.life() == 0;
+        let connected = match timeout(expected, connecting.as_mut()).await {
+            Ok(connected) => connected,
+            Err(_) if is_first => connecting.await,
+            Err(_) => {
+                self.link.send_if_modified(|link| {
+                    let is_waited_for = matches!(link, Link::Connecting);
+                    if is_waited_for {
+                        self.was_away.store(true, Ordering::Relaxed);
+                        *link = Link::Down("it is not connected to again at once".into());
+                    }
+                    is_waited_for
+                });
+                connecting.await
+            }
+        };
+        if connected.is_ok() {
+            self.took.store(micros(begun.elapsed()), Ordering::Relaxed);
+        }
+        connected
     }
 
     /// One more connection, driven by the runtime that this is called on. `lost` is called when it has ended.
