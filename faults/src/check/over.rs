@@ -37,13 +37,11 @@ pub(crate) fn over(entries: &[Entry], limit: u64, window: Duration, of: impl Fn(
 /// The most that was asked and answered within a window, and the end of that window. `times` are answers with their
 /// questions, in the order of the answers.
 fn fullest(times: &[(Duration, Duration)], window: Duration) -> (usize, Duration) {
-    let (mut first, mut most) = (0, (0, Duration::ZERO));
+    let mut most = (0, Duration::ZERO);
     for (index, (done, _)) in times.iter().enumerate() {
-        // Questions are nearly in the order of their answers: what was asked too early is left behind for good.
-        while done.saturating_sub(times[first].1) >= window {
-            first += 1;
-        }
-        let count = index + 1 - first;
+        let is_inside = |at: Duration| done.saturating_sub(at) < window;
+        let answered = times[..=index].iter().rev().take_while(|(answered, _)| is_inside(*answered));
+        let count = answered.filter(|(_, asked)| is_inside(*asked)).count();
         if count > most.0 {
             most = (count, *done);
         }
@@ -78,6 +76,10 @@ mod tests {
         let long = [admitted(1, 0, 100), admitted(1, 500, 1_050)];
         assert_eq!(over(&long, 1, ms(1_000), |_| true).unwrap().admitted, 1);
         assert_eq!(over(&long, 1, ms(1_051), |_| true).unwrap().admitted, 2);
+        // Asked before the other and answered after it.
+        let overtaken = [admitted(1, 10, 20), admitted(1, 0, 30), admitted(1, 500, 1_005)];
+        assert_eq!(over(&overtaken, 1, ms(1_000), |_| true).unwrap().admitted, 2);
+        assert_eq!(over(&overtaken, 1, ms(1_006), |_| true).unwrap().admitted, 3);
     }
 
     #[test]

@@ -40,7 +40,7 @@ const fn lossy(name: &'static str, run: fn(&mut Site, &Load, &mut SmallRng) -> R
     Class { may_lose: true, ..class(name, CARRIED, run) }
 }
 
-pub(super) const CLASSES: [Class; 19] = [
+pub(super) const CLASSES: [Class; 20] = [
     lossy("F4 Redis killed, back after 3–10 s", killed),
     class("F5 Redis stands still 1–5 s", CARRIED, frozen),
     class("F6 replies 5–60 ms late", CARRIED, slow),
@@ -59,6 +59,7 @@ pub(super) const CLASSES: [Class; 19] = [
     class("F43 seven bad configurations", 0.0, bad_config),
     CROWD,
     class("F52 herd, and slow connections (A19)", 0.0, herd),
+    class("A22 requests taken back at once, in floods", 0.0, resets),
     class("F55–F57 the origin is slow, fails, or talks nonsense", 0.0, origin),
 ];
 
@@ -320,7 +321,7 @@ fn strangers(site: &mut Site, _: &Load, _: &mut SmallRng) -> Result<()> {
 fn herd(site: &mut Site, _: &Load, random: &mut SmallRng) -> Result<()> {
     let gateway = site.rig.instances[0].gateway();
     // Connections on which nothing is ever asked.
-    let idle: Vec<_> = (0..500).filter_map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, gateway)).ok()).collect();
+    let idle: Vec<_> = (0..1_000).filter_map(|_| TcpStream::connect((Ipv4Addr::LOCALHOST, gateway)).ok()).collect();
     site.rig.origin.take(Duration::from_millis(500));
     let before = site.rig.origin.calls();
     let path = format!("/v1/caches/tiles/herd{}", random.random_range(0..u32::MAX));
@@ -336,6 +337,29 @@ fn herd(site: &mut Site, _: &Load, random: &mut SmallRng) -> Result<()> {
     drop(idle);
     ensure!(statuses.iter().all(|status| *status == 200), "a client of the herd got no value: {statuses:?}");
     ensure!(site.rig.origin.calls() > before, "the origin was never asked");
+    Ok(())
+}
+
+/// HTTP/2 connections on which every request is reset as soon as it is sent. Each is ended before long, and others do not notice.
+fn resets(site: &mut Site, _: &Load, _: &mut SmallRng) -> Result<()> {
+    // `GET /` over `http`, all from HPACK's own table.
+    const HEAD: [u8; 3] = [0x82, 0x86, 0x84];
+    const CANCEL: [u8; 4] = [0, 0, 0, 8];
+    let frame = |kind: u8, flags: u8, stream: u32, body: &[u8]| {
+        let length = u32::try_from(body.len()).unwrap_or_default().to_be_bytes();
+        [&length[1..], &[kind, flags], &stream.to_be_bytes(), body].concat()
+    };
+    let mut ended = 0;
+    for connection in 0..60 {
+        let to = site.rig.instances[connection % 3].gateway();
+        let mut client = TcpStream::connect((Ipv4Addr::LOCALHOST, to))?;
+        client.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat())?;
+        let request = |stream| [frame(1, 5, stream, &HEAD), frame(3, 0, stream, &CANCEL)].concat();
+        let is_ended = (0..20_000_u32).any(|number| client.write_all(&request(2 * number + 1)).is_err());
+        ended += usize::from(is_ended);
+        pass(Duration::from_millis(50));
+    }
+    ensure!(ended == 60, "{} connections could reset 20,000 requests each", 60 - ended);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::ledger::{Entry, Label, Op, Outcome};
 use crate::load::HOT;
 use crate::outage::{Bound, compare};
 use crate::report::{Line, percent};
-use crate::rig::Rig;
+use crate::rig::{Rig, policy_of};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Event {
@@ -49,6 +49,14 @@ impl Event {
             entries.iter().filter(|entry| entry.done >= self.begun && entry.done <= until).copied().collect();
         let worst = over(&meanwhile, rig.settings.limit, rig.settings.window, |subject| subject < HOT);
         let share = worst.map_or(0.0, |worst| worst.share.max(0.0));
+        let where_ = worst.filter(|worst| worst.share > 0.0).map_or(String::new(), |worst| {
+            let after = worst.at.saturating_sub(self.begun).as_secs_f64();
+            format!(
+                " (`{}`, {} in the window that ends {after:.1} s after the fault)",
+                policy_of(worst.subject),
+                worst.admitted
+            )
+        });
         let decisions = || meanwhile.iter().filter(|entry| entry.op.is_decision() && entry.outcome != Outcome::Cut);
         let slow = percentile(decisions().map(Entry::took).collect(), 99.0);
         let degraded =
@@ -56,7 +64,7 @@ impl Event {
         let (bound, words) = self.most(degraded);
         vec![
             failed(&meanwhile),
-            Line::new("over the limit, worst window", words, percent(share), share <= bound),
+            Line::new("over the limit, worst window", words, percent(share) + &where_, share <= bound),
             Line::within("time to be back", to_be_back(&meanwhile, self.ended), Duration::from_secs(2)),
             Line::within("99 % of decisions", slow, rig.settings.deadline + Duration::from_millis(5)),
             Line::new("decided by memory", "", percent(degraded), true),

@@ -15,12 +15,15 @@ use self::classes::{CLASSES, CROWD, Class, LAST};
 use self::event::Event;
 use self::site::Site;
 use crate::clock::{now, pass};
+use crate::ledger::Label;
 use crate::load::{Load, Mix};
 use crate::report::{self, Line, table_of};
 use crate::rig::Figures;
 
 /// A shorter soak does not go on the page.
 const WHOLE: f64 = 10.0;
+/// After the last fault: all is as it was by then.
+const AFTERWARDS: Duration = Duration::from_secs(5);
 /// How long nothing happens before it is measured what is left of all of it.
 const CALM: Duration = Duration::from_secs(60);
 
@@ -90,6 +93,8 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     events.push(Event::calm("no fault, at the end", calm, now()));
     load.stop();
     let refused = load.refused() - refused;
+    pass(settings.lease + Duration::from_secs(1));
+    let open = site.open_reservations();
 
     let entries = load.ledger.entries();
     let mut rows: Vec<(String, Vec<Line>)> =
@@ -97,6 +102,9 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     let mut whole = problems;
     whole.extend(event::whole(&entries, &site.rig, &events)?);
     whole.push(Line::none("connections refused in the rolling restart", refused, ""));
+    whole.push(Line::none("reservations open after their lease + 1 s", open, ""));
+    let late = entries.iter().filter(|entry| entry.sent >= calm + AFTERWARDS && entry.label != Label::Shared).count();
+    whole.push(Line::none("not decided by Redis, from 5 s after the last fault on", late as u64, ""));
     whole.extend(growth(before, after));
     rows.push(("all of it".to_owned(), whole));
     let holds = rows.iter().flat_map(|(_, lines)| lines).all(|line| line.holds);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::clock::pass;
 use crate::rig::{Figures, Rig, Settings};
 
-const LOOKS: usize = 20;
+/// Ten seconds: connections come and go with what is asked.
+const LOOKS: usize = 100;
 
 pub(super) struct Site {
     servers: [RedisServer; 2],
@@ -45,6 +46,12 @@ impl Site {
         self.servers[old].demote_to(&self.servers[new]);
         self.primary = new;
         self.proxies.iter().for_each(|proxy| proxy.repoint(self.servers[new].port()));
+    }
+
+    /// What all instances think is still open.
+    pub(super) fn open_reservations(&self) -> u64 {
+        let open = self.rig.instances.iter().map(|instance| instance.metric("sekisho_reservations_open"));
+        open.map(|open| open.unwrap_or_default() as u64).sum()
     }
 
     /// Of all instances together, the least of some looks: what comes and goes with requests is no growth.

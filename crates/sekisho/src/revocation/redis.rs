@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -34,6 +35,9 @@ const WRITTEN_LATELY: Duration = Duration::from_secs(60);
 const WRITTEN_AT_MOST: usize = 10_000;
 const WRITE_ATTEMPTS: u32 = 50;
 const WRITE_AGAIN: Duration = Duration::from_millis(100);
+/// How long after an outage what is known counts as no newer than when it began. Others come back a little later, and have yet to tell of
+/// what they could not: longer than it takes them to connect and write.
+const SETTLING: Duration = Duration::from_millis(800);
 /// Thirty years: more than Redis and the script have trouble with.
 const LONGEST: Duration = Duration::from_secs(946_080_000);
 
@@ -53,6 +57,7 @@ struct Store {
     replica: Arc<Replica>,
     clock: Arc<Reader>,
     lately: Mutex<VecDeque<(Timestamp, Job)>>,
+    outage: Outage,
     /// Own writes that Redis has not told us of yet, to measure how long it takes.
     awaited: Mutex<HashMap<Vec<u8>, Stopwatch>>,
     propagation: OnceLock<Histogram>,
@@ -66,6 +71,7 @@ impl Remote {
             replica,
             clock,
             lately: Mutex::default(),
+            outage: Outage::default(),
             awaited: Mutex::default(),
             propagation: OnceLock::new(),
         };
@@ -85,7 +91,8 @@ impl Remote {
     }
 
     pub(super) fn fresh_at(&self) -> Option<Timestamp> {
-        self.tracking.get()?.fresh_at()
+        let fresh = self.tracking.get()?.fresh_at()?;
+        Some(self.store.outage.known_at(fresh, self.store.now()))
     }
 
     pub(super) fn may_evict(&self) -> bool {
@@ -119,6 +126,42 @@ impl Remote {
     async fn write(&self, job: Job) -> Result<(), Error> {
         self.store.remember(job.clone());
         self.store.redis.run(&self.store.script, job).await.map(drop).map_err(unavailable)
+    }
+}
+
+/// The last time that a server was out of sight, in microseconds. 0: there was none.
+#[derive(Default)]
+struct Outage {
+    since: AtomicU64,
+    settles_at: AtomicU64,
+}
+
+impl Outage {
+    /// Nothing more is told until it ends, so there is nothing to decide here. Some never end: those of servers that are taken out.
+    fn begins(&self, now: Timestamp) {
+        if now.as_micros() >= self.settles_at.load(Ordering::Acquire) {
+            self.since.store(now.as_micros(), Ordering::Release);
+        } else {
+            self.settle(now);
+        }
+    }
+
+    fn ends(&self, now: Timestamp) {
+        if self.since.load(Ordering::Acquire) > 0 {
+            self.settle(now);
+        }
+    }
+
+    fn settle(&self, now: Timestamp) {
+        self.settles_at.store((now + SETTLING).as_micros(), Ordering::Release);
+    }
+
+    /// Until when everything is known, if Redis has told of everything until `fresh`.
+    fn known_at(&self, fresh: Timestamp, now: Timestamp) -> Timestamp {
+        if now.as_micros() >= self.settles_at.load(Ordering::Acquire) {
+            return fresh;
+        }
+        fresh.min(Timestamp::from_micros(self.since.load(Ordering::Acquire)))
     }
 }
 
@@ -192,8 +235,13 @@ impl Follow for Store {
         }
     }
 
+    fn lost(&self) {
+        self.outage.begins(self.now());
+    }
+
     fn caught_up(&self) {
         let now = self.now();
+        self.outage.ends(now);
         let is_recent = |(at, _): &&(Timestamp, Job)| now.since(*at) <= WRITTEN_LATELY;
         let jobs: Vec<Job> = self.lately.lock().iter().filter(is_recent).map(|(_, job)| job.clone()).collect();
         let (redis, script) = (self.redis.clone(), Arc::clone(&self.script));
@@ -277,4 +325,29 @@ fn unavailable(error: plumbing::Error) -> Error {
 
 fn failed(reason: String) -> Error {
     Error::Unavailable { reason, may_have_run: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f37_after_an_outage_others_have_time_to_tell_what_they_could_not() {
+        let (outage, at) = (Outage::default(), Timestamp::from_millis);
+        outage.ends(at(500));
+        assert_eq!(outage.known_at(at(900), at(1_000)), at(900), "the first that is seen of it is no outage");
+        outage.begins(at(2_000));
+        assert_eq!(outage.known_at(at(1_950), at(3_000)), at(1_950));
+        outage.ends(at(9_000));
+        assert_eq!(outage.known_at(at(9_700), at(9_799)), at(2_000), "others may not have come back");
+        // Lost again before that.
+        outage.begins(at(9_799));
+        assert_eq!(outage.known_at(at(9_798), at(9_850)), at(2_000));
+        outage.ends(at(9_900));
+        assert_eq!(outage.known_at(at(10_600), at(10_699)), at(2_000));
+        assert_eq!(outage.known_at(at(10_600), at(10_700)), at(10_600), "they had their time");
+        outage.begins(at(20_000));
+        outage.ends(at(20_100));
+        assert_eq!(outage.known_at(at(20_200), at(20_300)), at(20_000));
+    }
 }

@@ -111,6 +111,8 @@ impl MemoryRefresh {
                 if reason == Reason::Asked && job.reason != Reason::Asked {
                     (job.reason, job.queued_at) = (reason, now);
                 }
+                // Whoever is asked for more often while it waits moves ahead.
+                job.urgency = job.urgency.max(*urgency);
                 Queued::Waiting
             }
             Entry::Vacant(_) if reason == Reason::Stranger => Queued::Gone,

@@ -57,6 +57,28 @@ async fn the_most_urgent_comes_first_and_each_once() {
 }
 
 #[tokio::test]
+async fn what_is_asked_for_more_often_while_it_waits_moves_ahead() {
+    everywhere(&[Ranking::default()], async |name, store, clock| {
+        let wishes = [wish("a", 3.0), wish("b", 2.0), wish("c", 1.0)];
+        store.queue(&wishes, Reason::Stale).await.unwrap();
+        assert_eq!(queue(store, "c", 9.0).await, Queued::Waiting, "{name}");
+        assert_eq!(queue(store, "a", 0.5).await, Queued::Waiting, "{name}");
+        assert_eq!(position(store, "c").await, Position::Behind(0), "{name}");
+        let token = Token::random();
+        assert_eq!(claimed(store, &token).await.as_deref(), Some("c"), "{name}");
+        assert_eq!(claimed(store, &token).await.as_deref(), Some("a"), "{name}: nobody falls back");
+        // Also while it is put off.
+        assert!(finish(store, "a", &token, JobEnd::Retry(SECOND)).await, "{name}");
+        assert_eq!(queue(store, "a", 0.1).await, Queued::Waiting, "{name}");
+        assert!(finish(store, "c", &token, JobEnd::Retry(SECOND)).await, "{name}");
+        assert_eq!(queue(store, "a", 20.0).await, Queued::Waiting, "{name}");
+        clock.advance(SECOND * 2);
+        assert_eq!(claimed(store, &token).await.as_deref(), Some("a"), "{name}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_lease_that_runs_out_gives_the_job_to_another() {
     everywhere(&[Ranking::default()], async |name, store, clock| {
         let (dead, next) = (Token::random(), Token::random());

@@ -54,10 +54,15 @@ function ops.queue(q, a, count)
       reply = 'working'
     elseif is_there and is_known then
       reply = 'waiting'
-      if reason == 'asked' and job.reason ~= 'asked' then
-        job.reason, job.at = reason, string.format('%.0f', q.now)
-        write(q, member, job)
+      local is_first_asked, is_urgent =
+        reason == 'asked' and job.reason ~= 'asked', tonumber(urgency) > tonumber(job.urgency)
+      if is_first_asked then job.reason, job.at = reason, string.format('%.0f', q.now) end
+      if is_urgent then
+        -- Whoever is asked for more often while it waits moves ahead.
+        job.urgency = urgency
+        if not held then call('ZADD', q.order, urgency, member) end
       end
+      if is_first_asked or is_urgent then write(q, member, job) end
     elseif reason == 'stranger' and not is_there then
       reply = 'gone'
     else

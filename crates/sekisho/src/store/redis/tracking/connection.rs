@@ -236,11 +236,12 @@ async fn read_through(
                 sleep(pause).await;
             }
         }
-        inbox.scanned.fetch_max(upheavals + 1, Ordering::SeqCst);
-        inbox.scan_ended.notify_one();
+        // Before anything counts as known again.
         if pause.is_zero() {
             shared.follow.caught_up();
         }
+        inbox.scanned.fetch_max(upheavals + 1, Ordering::SeqCst);
+        inbox.scan_ended.notify_one();
         pause = match timeout(READ_AGAIN, inbox.read_again.notified()).await {
             Ok(()) => Duration::ZERO,
             Err(_) => PAUSE_READING_AGAIN,
