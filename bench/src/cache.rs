@@ -35,12 +35,13 @@ const PARTS: [Part; 6] = [
 pub(crate) fn run(which: &[&str]) -> anyhow::Result<()> {
     match which {
         [] => PARTS.iter().try_for_each(|(_, part)| part()),
+        ["ratio", trace, column] => ratio::replay(trace, column),
         ["ask", redis, origin, askers] => herd::ask(redis, origin, askers.parse()?),
         [name] => match PARTS.iter().find(|(known, _)| known == name) {
             Some((_, part)) => part(),
             None => anyhow::bail!("no part `{name}`: hit, ratio, herd, elevation, refresh, rank"),
         },
-        _ => anyhow::bail!("usage: cargo xtask bench cache [hit|ratio|herd|elevation|refresh|rank]"),
+        _ => anyhow::bail!("usage: cargo xtask bench cache [hit|ratio [FILE.csv COLUMN]|herd|elevation|refresh|rank]"),
     }
 }
 

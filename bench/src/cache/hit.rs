@@ -24,6 +24,7 @@ pub(super) fn run() -> anyhow::Result<()> {
     let room = Room { entries: 2 * KEYS, bytes: 256 << 20, policy: Policy::Modern };
     let terms = Terms { room, max_age: None, ..Terms::default() };
     let bare = quick_cache::sync::Cache::<Key, Arc<Vec<u8>>>::new(2 * KEYS);
+    let moka = moka::sync::Cache::<Key, Arc<Vec<u8>>>::new(2 * KEYS as u64);
     let (alone, tiered) = runtime.block_on(async {
         let alone = Cache::new("alone", Raw, terms, Tiers::default(), clock.clone())?;
         let redis = connect(&server.url()).await?;
@@ -36,6 +37,7 @@ pub(super) fn run() -> anyhow::Result<()> {
         for number in 0..KEYS {
             let (key, value) = (tile(number), vec![0; 100]);
             bare.insert(key.clone(), Arc::new(value.clone()));
+            moka.insert(key.clone(), Arc::new(value.clone()));
             alone.put(&key, value.clone().into()).await?;
             tiered.put(&key, value.into()).await?;
         }
@@ -67,11 +69,21 @@ pub(super) fn run() -> anyhow::Result<()> {
         }),
         Contender::new(|thread| ask(&alone, thread)),
         Contender::new(|thread| ask(&tiered, thread)),
+        Contender::new(|thread| {
+            for key in &draws[thread] {
+                black_box(moka.get(key).unwrap());
+            }
+        }),
     ];
     println!("\n## A hit in memory, {KEYS} keys by zipf(0.9) (medians of {ROUNDS} interleaved rounds)\n");
     println!("| | ns, 1 thread | of the first | ns, 2 threads | of the first |\n|---|---|---|---|---|");
     let by_threads = [1, 2].map(|threads| rounds(&contenders, threads, OPERATIONS, ROUNDS));
-    let names = ["quick_cache alone", "the cache, memory only", "the same before Redis, with its accesses counted"];
+    let names = [
+        "quick_cache alone",
+        "the cache, memory only",
+        "the same before Redis, with its accesses counted",
+        "moka alone",
+    ];
     for (index, name) in names.iter().enumerate() {
         let figures = by_threads.iter().flat_map(|times| {
             let of = ratio(&times[index], &times[0]);

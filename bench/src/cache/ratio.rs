@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
 use sekisho::cache::{
     Cache, Fetched, Key, Origin, OriginFuture, Policy, Raw, Reply, Room, Terms, Tier, Tiers, Validators,
 };
@@ -27,17 +28,36 @@ pub(super) fn run() -> anyhow::Result<()> {
         .flat_map(|(turn, chunk)| chunk.iter().copied().chain((0..5_000).map(move |n| KEYS + turn * 5_000 + n)))
         .collect();
     for (name, requests) in [("zipf(0.9)", &plain), ("the same with scans", &polluted)] {
-        for entries in ENTRIES {
-            let keys: Vec<Key> = requests.iter().map(|number| tile(*number)).collect();
-            let share = |hits: usize| hits as f64 * 100.0 / keys.len() as f64;
-            let (moka, quick) = (share(moka(&keys, entries)), share(quick_cache(&keys, entries)));
-            let (modern, lru) =
-                (share(ours(&keys, entries, Policy::Modern)?), share(ours(&keys, entries, Policy::Lru)?));
-            let percent = |value: f64| ("", format!("{value:.1}"));
-            let of = ("×", format!("{:.3}", modern / moka.max(quick)));
-            row(&format!("{name}, {entries}"), &[percent(moka), percent(quick), percent(modern), percent(lru), of]);
-        }
+        let keys: Vec<Key> = requests.iter().map(|number| tile(*number)).collect();
+        ENTRIES.iter().try_for_each(|entries| compare(name, &keys, *entries))?;
     }
+    Ok(())
+}
+
+/// A trace that somebody has recorded: the names in one column of a file, after its head.
+pub(super) fn replay(file: &str, column: &str) -> anyhow::Result<()> {
+    let text = std::fs::read_to_string(file).with_context(|| file.to_owned())?;
+    let mut lines = text.lines();
+    let names = |line: &str| line.split(',').map(|name| name.trim().to_owned()).collect::<Vec<_>>();
+    let head = names(lines.next().unwrap_or_default());
+    let at = head.iter().position(|name| name == column);
+    let at = at.with_context(|| format!("no column `{column}`; there are {}", head.join(", ")))?;
+    let named = lines.map(|line| Key::new(line.split(',').nth(at).unwrap_or_default().trim()));
+    let keys: Vec<Key> = named.collect::<Result<_, _>>()?;
+    let different = keys.iter().map(Key::as_str).collect::<std::collections::HashSet<_>>().len();
+    println!("\n## Hits in % of {} requests for {different} keys of {file}\n", keys.len());
+    println!("| entries kept | moka | quick_cache | sekisho | sekisho, `lru` | sekisho of the better |");
+    println!("|---|---|---|---|---|---|");
+    [100, 10, 4].iter().try_for_each(|part| compare("a trace", &keys, different / part))
+}
+
+fn compare(name: &str, keys: &[Key], entries: usize) -> anyhow::Result<()> {
+    let share = |hits: usize| hits as f64 * 100.0 / keys.len() as f64;
+    let (moka, quick) = (share(moka(keys, entries)), share(quick_cache(keys, entries)));
+    let (modern, lru) = (share(ours(keys, entries, Policy::Modern)?), share(ours(keys, entries, Policy::Lru)?));
+    let percent = |value: f64| ("", format!("{value:.1}"));
+    let of = ("×", format!("{:.3}", modern / moka.max(quick)));
+    row(&format!("{name}, {entries}"), &[percent(moka), percent(quick), percent(modern), percent(lru), of]);
     Ok(())
 }
 
