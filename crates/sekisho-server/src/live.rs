@@ -186,3 +186,26 @@ fn keep_place<T: Clone + fmt::Debug>(store: &mut T, old: &T) -> bool {
     }
     is_same
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_as_they_were_at_the_start_and_charged_as_the_file_says_now() {
+        let with = |origin: &str, policy: &str| {
+            let elevation = ElevationConfig { origin: origin.into(), policy: policy.into(), ..Default::default() };
+            Config { elevation: Some(elevation), ..Config::default() }
+        };
+        let (without, old) = (Config::default(), with("http://old", "a"));
+        let taken_up = |mut new: Config, old: &Config| {
+            let kept = keep_what_needs_a_restart(&mut new, old);
+            (kept, new.elevation.map(|elevation| (elevation.origin, elevation.policy.to_string())))
+        };
+        let served = |policy: &str| Some(("http://old".to_owned(), policy.to_owned()));
+        assert_eq!(taken_up(with("http://old", "b"), &old), (vec![], served("b")));
+        assert_eq!(taken_up(with("http://new", "b"), &old), (vec!["elevation"], served("b")));
+        assert_eq!(taken_up(with("http://new", "b"), &without), (vec!["elevation"], None), "nobody would refresh them");
+        assert_eq!(taken_up(Config::default(), &old), (vec![], None));
+    }
+}

@@ -49,7 +49,7 @@ impl Event {
             entries.iter().filter(|entry| entry.done >= self.begun && entry.done <= until).copied().collect();
         let worst = over(&meanwhile, rig.settings.limit, rig.settings.window, |subject| subject < HOT);
         let share = worst.map_or(0.0, |worst| worst.share.max(0.0));
-        let where_ = worst.filter(|worst| worst.share > 0.0).map_or(String::new(), |worst| {
+        let found = worst.filter(|worst| worst.share > 0.0).map_or(String::new(), |worst| {
             let after = worst.at.saturating_sub(self.begun).as_secs_f64();
             format!(
                 " (`{}`, {} in the window that ends {after:.1} s after the fault)",
@@ -64,7 +64,7 @@ impl Event {
         let (bound, words) = self.most(degraded);
         vec![
             failed(&meanwhile),
-            Line::new("over the limit, worst window", words, percent(share) + &where_, share <= bound),
+            Line::new("over the limit, worst window", words, percent(share) + &found, share <= bound),
             Line::within("time to be back", to_be_back(&meanwhile, self.ended), Duration::from_secs(2)),
             Line::within("99 % of decisions", slow, rig.settings.deadline + Duration::from_millis(5)),
             Line::new("decided by memory", "", percent(degraded), true),

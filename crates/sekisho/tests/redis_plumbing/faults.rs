@@ -8,6 +8,7 @@ use std::{
 
 use redis::Value;
 use sekisho::store::redis::{Error, Options, Redis};
+use sekisho_testkit::{Fault, FaultProxy};
 use tokio::{task::JoinSet, time::Instant};
 
 use super::{counting, job, patient, proxy::Proxy, quick, read, repeatable, server::Server, until_it_works};
@@ -84,6 +85,31 @@ async fn a_connection_cut_while_idle_fails_no_call() {
         // The server's word comes before ours, by the time of one wake-up.
         while format!("{redis:?}").contains("Connecting") || format!("{redis:?}").contains("Down") {
             tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// As one does that is being ended, or whose machine is off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f4_a_server_that_neither_answers_nor_refuses_a_new_connection_is_not_waited_for() {
+    let server = Server::start();
+    let proxy = FaultProxy::to(server.port);
+    let options = Options { timeout: Duration::from_secs(4), connect_timeout: Duration::from_secs(60), ..quick() };
+    let redis = Redis::connect(&proxy.url(), options).await.unwrap();
+    redis.run(&counting(), job("k", 1)).await.unwrap();
+    proxy.set(Fault::Blackhole);
+    proxy.cut();
+    let error = until_it_fails(&redis).await;
+    assert!(error.to_string().contains("at once"), "{error}");
+    proxy.set(Fault::Pass);
+}
+
+/// A call may still go out over the connection that is just being lost.
+async fn until_it_fails(redis: &Redis) -> Error {
+    loop {
+        match redis.run(&counting(), job("k", 1)).await {
+            Err(error) if !error.may_have_run() => return error,
+            _ => {}
         }
     }
 }

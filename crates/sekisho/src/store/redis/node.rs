@@ -28,8 +28,6 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::clock::micros;
-
 use super::{
     client::Options,
     coalesce::Queue,
@@ -40,9 +38,9 @@ use super::{
     witness::{self, Witness},
 };
 
-/// How long calls wait for the attempt to connect that follows a loss at once, unless the last one took longer. A server that is gone may
-/// neither answer it nor refuse it: one that is being ended, or a machine that is off.
-const AT_ONCE: Duration = Duration::from_millis(3);
+/// The part of a call's deadline that it waits for the attempt to connect which follows a loss at once: 3 ms of 50. A server that is gone
+/// may neither answer it nor refuse it: one that is being ended, or a machine that is off.
+const PART_FOR_CONNECTING: u32 = 16;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 /// How long a server that was lost is half open: longer than the longest pause, so that every instance is back by then and
@@ -83,8 +81,6 @@ pub(super) struct Node {
     is_flapping: AtomicBool,
     /// Which life of which server the last connection led to.
     life: AtomicU64,
-    /// How long it took to make the last connection, in microseconds.
-    took: AtomicU64,
     /// Some of the slots that it has, on a Cluster, the first and the last in one number: for a key to probe it with.
     slots: AtomicU32,
     /// Told of every lost connection: the reason may be that the slots are elsewhere now.
@@ -170,7 +166,6 @@ impl Node {
             was_away: AtomicBool::new(false),
             is_flapping: AtomicBool::new(false),
             life: AtomicU64::new(0),
-            took: AtomicU64::new(0),
             slots: AtomicU32::new(ANY_SLOT),
             on_loss,
             witness,
@@ -321,31 +316,23 @@ impl Node {
         });
     }
 
-    /// Connects, and lets nobody wait for it for much longer than it took the last time.
+    /// Connects. Calls wait for it only so long, but for the first time.
     async fn connect_in_time(self: &Arc<Self>) -> Result<(), redis::RedisError> {
-        let begun = Instant::now();
         let mut connecting = pin!(self.connect());
-        let expected = AT_ONCE.max(2 * Duration::from_micros(self.took.load(Ordering::Relaxed)));
-        let is_first = self.life() == 0;
-        let connected = match timeout(expected, connecting.as_mut()).await {
-            Ok(connected) => connected,
-            Err(_) if is_first => connecting.await,
-            Err(_) => {
-                self.link.send_if_modified(|link| {
-                    let is_waited_for = matches!(link, Link::Connecting);
-                    if is_waited_for {
-                        self.was_away.store(true, Ordering::Relaxed);
-                        *link = Link::Down("it is not connected to again at once".into());
-                    }
-                    is_waited_for
-                });
-                connecting.await
+        if self.life() > 0 {
+            if let Ok(connected) = timeout(self.options.timeout / PART_FOR_CONNECTING, connecting.as_mut()).await {
+                return connected;
             }
-        };
-        if connected.is_ok() {
-            self.took.store(micros(begun.elapsed()), Ordering::Relaxed);
+            self.link.send_if_modified(|link| {
+                let is_waited_for = matches!(link, Link::Connecting);
+                if is_waited_for {
+                    self.was_away.store(true, Ordering::Relaxed);
+                    *link = Link::Down("it is not connected to again at once".into());
+                }
+                is_waited_for
+            });
         }
-        connected
+        connecting.await
     }
 
     /// One more connection, driven by the runtime that this is called on. `lost` is called when it has ended.
