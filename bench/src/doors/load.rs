@@ -52,7 +52,7 @@ pub(crate) fn post(path: &str, bodies: impl Iterator<Item = String>) -> Load {
 
 impl Load {
     fn of(requests: Vec<Vec<u8>>) -> Self {
-        Self { requests: Arc::new(requests), connections: 32, lasts: Duration::from_millis(1_500), pace: None }
+        Self { requests: Arc::new(requests), connections: 64, lasts: Duration::from_millis(1_500), pace: None }
     }
 
     #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]

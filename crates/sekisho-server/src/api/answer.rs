@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use axum::body::Body;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
 use sekisho::http::{fields, retry_after_millis, retry_after_seconds};
 use sekisho::limits::{ChargeOutcome, Decision, Degraded, Mode, ReservationId, Rule, RuleOutcome};
-use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
 
+use super::written::{Object, name};
 use crate::respond::Problem;
 
 /// The answer to a check, a peek, a reserve or an explain. Figures are whole numbers and never null.
@@ -68,7 +68,7 @@ struct Charged<'a> {
 }
 
 /// The figures of one rule.
-#[derive(Debug, serde::Serialize, JsonSchema)]
+#[derive(Debug, JsonSchema)]
 #[schemars(rename = "RuleFigures")]
 struct Ruled<'a> {
     name: &'a str,
@@ -91,56 +91,79 @@ struct Ruled<'a> {
     wait_ms: Option<u64>,
 }
 
-/// Written out because serde flattens by way of a map that it looks through for every field.
-impl Serialize for Answer<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        entry(&mut map, "status", self.status)?;
-        entry(&mut map, "allowed", self.allowed)?;
-        entry(&mut map, "degraded", self.degraded)?;
-        if let Some(one) = &self.one {
-            one.write(&mut map)?;
+impl Answer<'_> {
+    fn write(&self, object: &mut Object<'_>) {
+        if let Some(status) = self.status {
+            object.number(name!("status"), status.into());
         }
-        entry(&mut map, "charges", self.charges.as_ref())?;
-        entry(&mut map, "binding", self.binding)?;
-        entry(&mut map, "reservation", self.reservation.as_ref())?;
-        entry(&mut map, "expires_at", self.expires_at)?;
-        entry(&mut map, "retry_after_ms", self.retry_after_ms)?;
-        map.end()
-    }
-}
-
-impl Serialize for Charged<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(None)?;
-        self.write(&mut map)?;
-        map.end()
+        if let Some(allowed) = self.allowed {
+            object.truth(name!("allowed"), allowed);
+        }
+        if let Some(degraded) = self.degraded {
+            object.text(name!("degraded"), degraded);
+        }
+        if let Some(one) = &self.one {
+            one.write(object);
+        }
+        if let Some(charges) = &self.charges {
+            object.objects(name!("charges"), charges, Charged::write);
+        }
+        if let Some(binding) = self.binding {
+            object.text(name!("binding"), binding);
+        }
+        if let Some(reservation) = &self.reservation {
+            object.text(name!("reservation"), reservation);
+        }
+        if let Some(expires_at) = self.expires_at {
+            object.number(name!("expires_at"), expires_at);
+        }
+        if let Some(retry_after_ms) = self.retry_after_ms {
+            object.number(name!("retry_after_ms"), retry_after_ms);
+        }
     }
 }
 
 impl Charged<'_> {
-    fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
-        entry(map, "policy", Some(self.policy))?;
-        entry(map, "subject", Some(self.subject))?;
-        entry(map, "endpoint", self.endpoint)?;
-        entry(map, "shadow", self.shadow)?;
-        entry(map, "would_deny", self.would_deny)?;
-        entry(map, "rules", Some(self.rules.as_slice()))
+    fn write(&self, object: &mut Object<'_>) {
+        object.text(name!("policy"), self.policy);
+        object.text(name!("subject"), self.subject);
+        if let Some(endpoint) = self.endpoint {
+            object.text(name!("endpoint"), endpoint);
+        }
+        if let Some(shadow) = self.shadow {
+            object.truth(name!("shadow"), shadow);
+        }
+        if let Some(would_deny) = self.would_deny {
+            object.truth(name!("would_deny"), would_deny);
+        }
+        object.objects(name!("rules"), &self.rules, Ruled::write);
     }
 }
 
-/// What is not known is not written.
-fn entry<M: SerializeMap>(map: &mut M, name: &'static str, value: Option<impl Serialize>) -> Result<(), M::Error> {
-    value.map_or(Ok(()), |value| map.serialize_entry(name, &value))
+impl Ruled<'_> {
+    fn write(&self, object: &mut Object<'_>) {
+        object.text(name!("name"), self.name);
+        object.text(name!("algorithm"), self.algorithm);
+        object.text(name!("unit"), self.unit);
+        object.number(name!("limit"), self.limit);
+        object.number(name!("used"), self.used);
+        object.number(name!("held"), self.held);
+        object.number(name!("remaining"), self.remaining);
+        object.number(name!("reset_at"), self.reset_at);
+        object.number(name!("retry_after_ms"), self.retry_after_ms);
+        if let Some(wait_ms) = self.wait_ms {
+            object.number(name!("wait_ms"), wait_ms);
+        }
+    }
 }
 
 /// The answers to a batch.
-#[derive(Debug, serde::Serialize, JsonSchema)]
+#[derive(JsonSchema)]
 #[schemars(rename = "CheckBatchResults")]
+#[allow(dead_code, reason = "a description alone: each is written as soon as it is decided")]
 pub(super) struct Results {
     /// In the order of the checks, each with a `status` of its own.
-    #[schemars(with = "Vec<Outcome>")]
-    pub(super) results: Vec<Value>,
+    results: Vec<Outcome>,
 }
 
 /// What stands in a batch's answer.
@@ -190,7 +213,7 @@ impl<'a> Answer<'a> {
     }
 
     /// For the OpenAPI document.
-    fn example() -> Answer<'static> {
+    fn example() -> Value {
         let rule = Ruled {
             name: "minute",
             algorithm: "fixed_window",
@@ -205,7 +228,8 @@ impl<'a> Answer<'a> {
         };
         let (policy, subject, rules) = ("demo", "192.0.2.1", smallvec![rule]);
         let one = Charged { policy, subject, endpoint: None, shadow: None, would_deny: None, rules };
-        Answer { allowed: Some(true), one: Some(one), binding: Some("minute"), ..Answer::default() }
+        let answer = Answer { allowed: Some(true), one: Some(one), binding: Some("minute"), ..Answer::default() };
+        serde_json::from_slice(&answer.json()).unwrap_or_default()
     }
 
     pub(super) fn in_batch(mut self) -> Self {
@@ -214,16 +238,18 @@ impl<'a> Answer<'a> {
         self
     }
 
-    /// 200, or 429 with the same object.
-    pub(super) fn response(self, decision: &Decision) -> Response {
+    pub(super) fn json(&self) -> Vec<u8> {
         // More than most answers need, so that it is not moved as it grows.
-        let mut body = Vec::with_capacity(512);
-        if let Err(error) = serde_json::to_writer(&mut body, &self) {
-            tracing::error!(%error, "a decision could not be written as JSON");
-            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-        }
-        let mut response = Response::new(Body::from(body));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let mut json = Vec::with_capacity(512);
+        let mut object = Object::begin(&mut json);
+        self.write(&mut object);
+        object.end();
+        json
+    }
+
+    /// 200, or 429 with the same object.
+    pub(super) fn response(&self, decision: &Decision) -> Response {
+        let mut response = written(self.json());
         label(&mut response, decision.degraded);
         if let Some(wait) = decision.retry_after() {
             *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -231,6 +257,13 @@ impl<'a> Answer<'a> {
         }
         response
     }
+}
+
+/// JSON that is written already.
+pub(super) fn written(json: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(json));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 /// Says of an answer that the store did not give it, as every other door does.

@@ -3,19 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 use sekisho::Error;
 use sekisho::backend::BackendKind;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
-use serde_json::{Value, json};
 
-use super::answer::{Answer, Results};
+use super::answer::{Answer, written};
 use super::body::{Body, MAX_BATCH as MAX_BATCH_BYTES};
 use super::object::Object;
 use super::request::{Asked, BatchBody, CheckBody, MAX_BATCH, ReserveBody};
+use super::written::append;
 use crate::app::App;
 use crate::respond::Problem;
 
@@ -70,7 +69,7 @@ pub(super) async fn reserve(
 pub(super) async fn batch(
     State(app): State<Arc<App>>,
     Body(body): Body<BatchBody, MAX_BATCH_BYTES>,
-) -> Result<Json<Results>, Problem> {
+) -> Result<Response, Problem> {
     let count = body.checks.len();
     if count == 0 || count > MAX_BATCH {
         return Err(Problem::bad_input("checks", format!("`checks` must be 1 to {MAX_BATCH}; there are {count}")));
@@ -78,15 +77,20 @@ pub(super) async fn batch(
     // Memory decides at once: only a store that has to be waited for gains from many at a time.
     let at_once = if app.backend.kind == BackendKind::Memory { 1 } else { AT_ONCE };
     let results = stream::iter(body.checks).map(|Object(check)| one(&app, check)).buffered(at_once);
-    Ok(Json(Results { results: results.collect().await }))
+    let results: Vec<Vec<u8>> = results.collect().await;
+    Ok(written([br#"{"results":["#.as_slice(), &results.join(&b','), b"]}"].concat()))
 }
 
-/// One check of a batch, with its own outcome.
-async fn one(app: &App, check: CheckBody) -> Value {
+/// One check of a batch, with its own outcome, as JSON.
+async fn one(app: &App, check: CheckBody) -> Vec<u8> {
     let outcome = async {
         let asked = check.asked().map_err(|invalid| Problem::invalid(&invalid))?;
         let decision = app.gate.check(&asked.asks).await.map_err(|error| app.problem(&asked.placed(error)))?;
-        Ok::<_, Problem>(json!(Answer::to(&decision, asked.listed).in_batch()))
+        Ok::<_, Problem>(Answer::to(&decision, asked.listed).in_batch().json())
     };
-    outcome.await.unwrap_or_else(|problem| json!(problem))
+    outcome.await.unwrap_or_else(|problem| {
+        let mut json = Vec::new();
+        append(&mut json, &problem);
+        json
+    })
 }

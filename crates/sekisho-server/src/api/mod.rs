@@ -21,6 +21,7 @@ mod sessions;
 mod stats;
 mod tokens;
 mod words;
+mod written;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;

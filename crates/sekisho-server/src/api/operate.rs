@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
 use sekisho::key::{Endpoint, Subject};
@@ -13,7 +13,7 @@ use sekisho::{Error, Invalid};
 use serde::Serialize;
 use serde_json::json;
 
-use super::answer::Answer;
+use super::answer::{Answer, written};
 use super::body::{Body, Params};
 use super::request::{GrantBody, LATEST, OverrideBody, TargetBody};
 use crate::app::App;
@@ -99,5 +99,5 @@ fn target(subject: &str, endpoint: Option<&str>) -> Result<(Subject, Option<Endp
 
 fn figures(app: &App, decision: Result<Decision, Error>) -> Result<Response, Problem> {
     let decision = decision.map_err(|error| app.problem(&error))?;
-    Ok(Json(Answer::figures(&decision, false)).into_response())
+    Ok(written(Answer::figures(&decision, false).json()))
 }
