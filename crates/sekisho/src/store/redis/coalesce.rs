@@ -27,6 +27,8 @@ use super::{
 /// Calls that may be out in one lane. With one alone, who comes while it is out would wait for a whole round trip more; with
 /// many, each would carry little.
 const OUT_BY_LANE: usize = 2;
+/// With so many jobs out in a lane no second call goes out: where much is asked, what counts is how many share one.
+const MANY: usize = 8;
 
 /// What of a job decides whether it may share an `EVALSHA` with another, and for how long it may wait.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +95,8 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     in_flight: usize,
+    /// The jobs in those calls.
+    jobs_out: usize,
     /// The number of the first place in `places`. Numbers are given in order, so a place is found without a search.
     first: u64,
     /// A withdrawn job leaves its place empty.
@@ -156,7 +160,7 @@ impl Line<'_> {
         if self.lane.is_none() && state.in_flight < self.node.options.in_flight.max(1) && state.waiting == 0 {
             state.in_flight += 1;
             drop(state);
-            return Turn::Now(Permit { node: self.node.clone(), lane: None, held: true }, job);
+            return Turn::Now(Permit { node: self.node.clone(), lane: None, held: true, jobs: 0 }, job);
         }
         if state.waiting >= self.node.options.queue {
             return Turn::Never(job);
@@ -170,6 +174,7 @@ impl Line<'_> {
         if let Some(lane) = self.lane
             && state.waiting == 1
             && state.in_flight < OUT_BY_LANE
+            && state.jobs_out < MANY
         {
             state.in_flight += 1;
             drop(state);
@@ -191,9 +196,12 @@ impl Queue {
         found.is_some()
     }
 
-    /// The next jobs to send, or none, and then one call fewer is out.
-    fn next_or_leave(&self, most: usize) -> Vec<Waiting> {
+    /// The next jobs to send for one whose call with `done` jobs has come back, or none, and then one call fewer is out. In a
+    /// lane they are left to another call where that has many.
+    fn next_or_leave(&self, done: usize, most: usize, is_lane: bool) -> Vec<Waiting> {
         let mut state = self.state.lock();
+        state.jobs_out -= done;
+        let most = if is_lane && state.jobs_out >= MANY { 0 } else { most };
         let mut batch = Vec::with_capacity(most.min(state.waiting));
         while batch.len() < most
             && let Some(place) = state.places.pop_front()
@@ -204,15 +212,17 @@ impl Queue {
                 batch.push(waiting);
             }
         }
+        state.jobs_out += batch.len();
         if batch.is_empty() {
             state.in_flight -= 1;
         }
         batch
     }
 
-    /// One call fewer is out, unless somebody waits for it.
-    fn leave(&self) -> bool {
+    /// One call of so many jobs fewer is out, unless somebody waits for it.
+    fn leave(&self, jobs: usize) -> bool {
         let mut state = self.state.lock();
+        state.jobs_out -= jobs;
         if state.waiting == 0 {
             state.in_flight -= 1;
         }
@@ -232,6 +242,8 @@ struct Permit {
     node: Arc<Node>,
     lane: Option<Arc<Lane>>,
     held: bool,
+    /// What it was used for, but by a caller for itself.
+    jobs: usize,
 }
 
 impl Permit {
@@ -240,15 +252,17 @@ impl Permit {
     }
 
     fn next(&mut self) -> Vec<Waiting> {
-        let batch = self.line().queue().next_or_leave(self.node.options.batch.max(1));
+        let most = self.node.options.batch.max(1);
+        let batch = self.line().queue().next_or_leave(self.jobs, most, self.lane.is_some());
         self.held = !batch.is_empty();
+        self.jobs = batch.len();
         batch
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if self.held && !self.line().queue().leave() {
+        if self.held && !self.line().queue().leave(self.jobs) {
             let runtime = self.lane.as_ref().map_or(&self.node.runtime, |lane| &lane.runtime);
             runtime.spawn(drain(self.node.clone(), self.lane.clone()));
         }
@@ -258,7 +272,7 @@ impl Drop for Permit {
 /// Sends what waits until nothing does. The jobs are taken here and not when the task is spawned: until it runs they
 /// can be withdrawn, and callers that run out of time know that nothing was sent.
 async fn drain(node: Arc<Node>, lane: Option<Arc<Lane>>) {
-    let mut permit = Permit { node, lane, held: true };
+    let mut permit = Permit { node, lane, held: true, jobs: 0 };
     loop {
         let batch = permit.next();
         if batch.is_empty() {
@@ -380,5 +394,38 @@ mod tests {
         let ordered = [(&check, false), (&any, true), (&check, false), (&any, false), (&check, false)];
         let ordered = ordered.map(|(script, first)| sent(script, first));
         assert_eq!(group(&ordered).1, [vec![0], vec![1, 3], vec![2, 4]]);
+    }
+
+    #[test]
+    fn in_a_lane_no_second_call_goes_out_beside_one_that_has_many_jobs() {
+        let script = Arc::new(Script::new("return 1"));
+        let waiting = || {
+            let Sent { script, job, terms } = sent(&script, false);
+            Some(Waiting { script, job, terms, answer: oneshot::channel().0 })
+        };
+        let queue = Queue::default();
+        let add = |count: usize| {
+            let mut state = queue.state.lock();
+            state.places.extend((0..count).map(|_| waiting()));
+            state.waiting += count;
+        };
+        let next = |done, is_lane| queue.next_or_leave(done, 64, is_lane).len();
+        queue.state.lock().in_flight = 2;
+        add(MANY - 1);
+        assert_eq!(next(0, true), MANY - 1);
+        add(1);
+        assert_eq!(next(0, true), 1, "few are out");
+        add(5);
+        assert_eq!(next(1, true), 5);
+        add(3);
+        assert_eq!(next(5, true), 3, "seven are out in the other");
+        add(4);
+        assert_eq!(next(MANY - 1, true), 4, "three are");
+        add(9);
+        assert_eq!(next(3, true), 9);
+        add(2);
+        assert_eq!(next(4, true), 0, "nine are: this call is one too many");
+        assert_eq!(queue.state.lock().in_flight, 1);
+        assert_eq!(next(9, true), 2, "and the other takes what waited");
     }
 }
