@@ -13,8 +13,10 @@ mod report;
 mod rig;
 mod rows;
 mod saved;
+mod shown;
 mod soak;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
@@ -24,15 +26,17 @@ use crate::report::{Line, Outcome};
 use crate::rows::{ROWS, Row};
 
 const SEED: u64 = 1;
+const SHOWN: &str = "The rows of [the fault matrix](faults.md) as they are shown by the tests that are named after them:";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["faults", "--page"] => page().map(|()| true),
+        ["shown", printed] => shown::keep(Path::new(printed)).and_then(|holds| page().map(|()| holds)),
         ["faults", names @ ..] => faults(names),
         ["soak", arguments @ ..] => soak::Plan::of(arguments).and_then(soak::run),
-        _ => Err(anyhow::anyhow!("usage: cargo xtask faults [F3 F5…] | soak [--minutes 10] [--seed 1]")),
+        _ => Err(anyhow::anyhow!("usage: cargo xtask faults [F3 F5… | tests] | soak [--minutes 10] [--seed 1]")),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -44,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// All rows, and the page is written anew; or those that are named.
+/// All rows, or those that are named.
 fn faults(names: &[&str]) -> Result<bool> {
     // F5 is F5a and F5b.
     let is = |row: &Row, name: &str| row.id.eq_ignore_ascii_case(name) || row.id.trim_end_matches(['a', 'b']) == name;
@@ -57,18 +61,15 @@ fn faults(names: &[&str]) -> Result<bool> {
     let begun = now();
     let outcomes = chosen.into_iter().map(run).collect::<Result<Vec<Outcome>>>()?;
     println!("\n{}\n{:.0} s", report::table(&outcomes), now().saturating_sub(begun).as_secs_f64());
-    if names.is_empty() {
-        page()?;
-    }
     Ok(outcomes.iter().flat_map(|outcome| &outcome.lines).all(|line| line.holds))
 }
 
-/// The page, from the last result of every row.
+/// The page, from the last result of every row and of all tests.
 fn page() -> Result<()> {
     let outcomes = saved::all()?;
-    let (targets, table) = (report::targets(&outcomes), report::table(&outcomes));
+    let (targets, table, shown) = (report::targets(&outcomes), report::table(&outcomes), shown::table()?);
     println!("{targets}");
-    report::write(report::ROWS, &format!("{targets}\n{table}"))
+    report::write(report::ROWS, &format!("{targets}\n{table}\n{SHOWN}\n\n{shown}"))
 }
 
 fn run(row: &Row) -> Result<Outcome> {

@@ -16,10 +16,18 @@ pub(crate) fn save(outcome: &Outcome) -> Result<()> {
                 "target": target.and_then(|target| Target::ALL.iter().position(|known| *known == target)) })
     };
     let lines: Vec<Value> = outcome.lines.iter().map(line).collect();
-    let path = path(outcome.id);
+    save_text(outcome.id, &json!(lines).to_string())
+}
+
+pub(crate) fn save_text(name: &str, text: &str) -> Result<()> {
+    let path = path(name);
     fs::create_dir_all(path.parent().context("a folder")?)?;
-    fs::write(path, json!(lines).to_string())?;
+    fs::write(path, text)?;
     Ok(())
+}
+
+pub(crate) fn load_text(name: &str) -> Result<String> {
+    fs::read_to_string(path(name)).with_context(|| format!("there is nothing of `{name}` here yet"))
 }
 
 /// Of every row, in their order.
@@ -28,8 +36,7 @@ pub(crate) fn all() -> Result<Vec<Outcome>> {
 }
 
 fn load(row: &Row) -> Result<Outcome> {
-    let text = fs::read_to_string(path(row.id)).with_context(|| format!("{} was never measured here", row.id))?;
-    let lines: Vec<Value> = serde_json::from_str(&text)?;
+    let lines: Vec<Value> = serde_json::from_str(&load_text(row.id)?)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let line = |value: &Value| Line {
         figure: text(&value["figure"]),

@@ -1,10 +1,52 @@
-use anyhow::Result;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
 
 use crate::{setup, shell};
 
-/// `faults` or `soak`: real instances, built as they are shipped, and whatever happens to them.
+/// Tests that are named after a row of the fault matrix.
+const NAMED: &str = "test(/(^|_|::)f[0-9]+_/)";
+
+/// `faults` or `soak`: real instances, built as they are shipped, and whatever happens to them. All `faults` are also the tests
+/// that are named after them, and then the page is written.
 pub(crate) fn run(what: &str, args: &[&str]) -> Result<()> {
+    if (what, args) == ("faults", &["tests"]) {
+        return tests();
+    }
     setup::redis_server()?;
     shell::cargo(&["build", "--release", "--package", "sekisho-cli"])?;
-    shell::cargo(&[&["run", "--release", "--package", "sekisho-faults", "--", what], args].concat())
+    let measured = program(&[&[what], args].concat());
+    if what == "faults" && args.is_empty() {
+        tests()?;
+    }
+    measured
+}
+
+fn tests() -> Result<()> {
+    setup::run()?;
+    let which = ["nextest", "run", "--workspace", "--exclude", "sekisho-bench", "-E", NAMED];
+    let how = ["--no-fail-fast", "--status-level", "all", "--final-status-level", "none", "--color", "never"];
+    let file = shell::root().join("target").join("faults-tests.txt");
+    fs::write(&file, said(&mut setup::cargo_nextest(&[&which[..], &how].concat()))?)?;
+    program(&["shown", &file.to_string_lossy()])
+}
+
+fn program(args: &[&str]) -> Result<()> {
+    shell::cargo(&[&["run", "--release", "--package", "sekisho-faults", "--"], args].concat())
+}
+
+/// What a program says on its standard error, shown as it comes. Whether it fails is told by that.
+fn said(command: &mut Command) -> Result<String> {
+    let mut child = command.stderr(Stdio::piped()).spawn().context("cargo-nextest could not be started")?;
+    let mut text = String::new();
+    for line in BufReader::new(child.stderr.take().context("a pipe")?).lines() {
+        let line = line?;
+        writeln!(std::io::stdout(), "{line}")?;
+        text += &line;
+        text.push('\n');
+    }
+    child.wait()?;
+    Ok(text)
 }

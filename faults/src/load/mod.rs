@@ -47,6 +47,8 @@ struct Shared {
     /// Connections that were refused, each of which another instance took.
     refused: AtomicU64,
     is_over: AtomicBool,
+    /// Nobody asks, and no connection is kept.
+    is_paused: AtomicBool,
     gap: Duration,
 }
 
@@ -63,6 +65,7 @@ impl Load {
             reservations: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             is_over: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             gap,
         });
         let ledger = Ledger::default();
@@ -73,6 +76,11 @@ impl Load {
 
     pub(crate) fn refused(&self) -> u64 {
         self.shared.refused.load(Ordering::Relaxed)
+    }
+
+    /// Lets what was asked be answered, and asks nothing more until told.
+    pub(crate) fn pause(&self, is_paused: bool) {
+        self.shared.is_paused.store(is_paused, Ordering::Relaxed);
     }
 
     /// Lets what was asked be answered, and ends.
@@ -139,6 +147,11 @@ impl Connection {
         let mut due = now() + offset;
         while !self.shared.is_over.load(Ordering::Relaxed) {
             tokio::time::sleep(due.saturating_sub(now())).await;
+            if self.shared.is_paused.load(Ordering::Relaxed) {
+                self.api.iter_mut().chain(&mut self.gateway).for_each(Client::close);
+                due = now() + self.shared.gap;
+                continue;
+            }
             // What was missed while an answer was late is made up for, but not for longer than a second.
             due = (due + self.shared.gap).max(now().saturating_sub(Duration::from_secs(1)));
             let turn = self.shared.next.fetch_add(1, Ordering::Relaxed);

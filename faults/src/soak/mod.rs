@@ -25,7 +25,7 @@ const WHOLE: f64 = 10.0;
 /// After the last fault: all is as it was by then.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 /// How long nothing happens before it is measured what is left of all of it.
-const CALM: Duration = Duration::from_secs(60);
+const CALM: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan {
@@ -70,7 +70,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     let mut problems = Vec::new();
     // What is kept of subjects is bounded, and a crowd fills it: what comes on top of that is growth.
     play(&CROWD, &mut site, &load, &mut random, &mut events, &mut problems);
-    let before = site.figures();
+    let before = site.figures(&load);
 
     let until = begun + plan.share(0.75);
     let mut schedule: Vec<&Class> = CLASSES.iter().collect();
@@ -84,7 +84,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     let still = now();
     pass(CALM.min(plan.share(0.1)));
     events.push(Event::calm("no fault, after all of them", still, now()));
-    let after = site.figures();
+    let after = site.figures(&load);
     let refused = load.refused();
     play(&LAST, &mut site, &load, &mut random, &mut events, &mut problems);
 

@@ -5,10 +5,13 @@ use sekisho_testkit::{Fault, FaultProxy, RedisServer};
 use std::time::Duration;
 
 use crate::clock::pass;
+use crate::load::Load;
 use crate::rig::{Figures, Rig, Settings};
 
-/// Ten seconds: connections come and go with what is asked.
-const LOOKS: usize = 100;
+/// Five seconds of them.
+const LOOKS: usize = 50;
+/// Until connections to the origin that were kept for the next request are closed: up to 30 s by the cache, 35 by the gateway.
+const QUIET: Duration = Duration::from_secs(40);
 
 pub(super) struct Site {
     servers: [RedisServer; 2],
@@ -54,19 +57,24 @@ impl Site {
         open.map(|open| open.unwrap_or_default() as u64).sum()
     }
 
-    /// Of all instances together, the least of some looks: what comes and goes with requests is no growth.
-    pub(super) fn figures(&self) -> Figures {
+    /// Of all instances together while nobody asks them anything, the least of some looks: what comes and goes with requests is
+    /// no growth.
+    pub(super) fn figures(&self, load: &Load) -> Figures {
+        load.pause(true);
+        pass(QUIET);
         let looks = (0..LOOKS).map(|_| {
             pass(Duration::from_millis(100));
             self.look()
         });
         let none = Figures { rss_mib: f64::MAX, descriptors: usize::MAX, threads: usize::MAX, tasks: usize::MAX };
-        looks.fold(none, |least, one| Figures {
+        let least = looks.fold(none, |least, one| Figures {
             rss_mib: least.rss_mib.min(one.rss_mib),
             descriptors: least.descriptors.min(one.descriptors),
             threads: least.threads.min(one.threads),
             tasks: least.tasks.min(one.tasks),
-        })
+        });
+        load.pause(false);
+        least
     }
 
     fn look(&self) -> Figures {

@@ -22,8 +22,8 @@ use crate::cache::origin::{Failure, Fetched, Reached, Reply, Validators};
 use crate::retry_after::retry_after;
 
 const AGENT: &str = concat!("sekisho/", env!("CARGO_PKG_VERSION"));
-/// A connection that nobody has used so long is closed.
-const IDLE: Duration = Duration::from_secs(60);
+/// A connection that nobody has used so long is closed: most servers keep one for longer.
+const IDLE: Duration = Duration::from_secs(15);
 
 /// What one request came to.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! The protocol on a virtual clock and a made-up network: instances lose the store, answers are lost on the way, reservations
 //! end elsewhere than they began, and in the end the books must agree. Schedules are drawn from a seed; a failure names it.
+//! The breaker of each instance is open (`is_cut`), half open (`is_settling`) or closed as the schedule likes, at any moment and in any
+//! order: what holds then holds for the one there is (`store::redis::node`), whose changes are fewer.
 //! `schedule` compares the books in the end, `bound` what was admitted with what may be.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on fails")]
