@@ -10,13 +10,23 @@ use crate::report::{Line, Outcome, Target};
 use crate::rows::{ROWS, Row};
 
 pub(crate) fn save(outcome: &Outcome) -> Result<()> {
+    save_text(outcome.id, &written(&outcome.lines).to_string())
+}
+
+/// A whole soak, for programs to read.
+pub(crate) fn save_soak(seed: u64, rows: &[(String, Vec<Line>)]) -> Result<()> {
+    let rows: Vec<Value> =
+        rows.iter().map(|(title, lines)| json!({ "fault": title, "figures": written(lines) })).collect();
+    save_text(&format!("soak-{seed}"), &json!({ "seed": seed, "rows": rows }).to_string())
+}
+
+fn written(lines: &[Line]) -> Value {
     let line = |line: &Line| {
         let Line { figure, bound, measured, holds, weight, target } = line;
         json!({ "figure": figure, "bound": bound, "measured": measured, "holds": holds, "weight": weight,
                 "target": target.and_then(|target| Target::ALL.iter().position(|known| *known == target)) })
     };
-    let lines: Vec<Value> = outcome.lines.iter().map(line).collect();
-    save_text(outcome.id, &json!(lines).to_string())
+    lines.iter().map(line).collect()
 }
 
 pub(crate) fn save_text(name: &str, text: &str) -> Result<()> {

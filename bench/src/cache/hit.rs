@@ -25,6 +25,7 @@ pub(super) fn run() -> anyhow::Result<()> {
     let terms = Terms { room, max_age: None, ..Terms::default() };
     let bare = quick_cache::sync::Cache::<Key, Arc<Vec<u8>>>::new(2 * KEYS);
     let moka = moka::sync::Cache::<Key, Arc<Vec<u8>>>::new(2 * KEYS as u64);
+    let foyer: foyer_memory::Cache<Key, Arc<Vec<u8>>> = foyer_memory::CacheBuilder::new(2 * KEYS).build();
     let (alone, tiered) = runtime.block_on(async {
         let alone = Cache::new("alone", Raw, terms, Tiers::default(), clock.clone())?;
         let redis = connect(&server.url()).await?;
@@ -38,6 +39,7 @@ pub(super) fn run() -> anyhow::Result<()> {
             let (key, value) = (tile(number), vec![0; 100]);
             bare.insert(key.clone(), Arc::new(value.clone()));
             moka.insert(key.clone(), Arc::new(value.clone()));
+            foyer.insert(key.clone(), Arc::new(value.clone()));
             alone.put(&key, value.clone().into()).await?;
             tiered.put(&key, value.into()).await?;
         }
@@ -74,6 +76,11 @@ pub(super) fn run() -> anyhow::Result<()> {
                 black_box(moka.get(key).unwrap());
             }
         }),
+        Contender::new(|thread| {
+            for key in &draws[thread] {
+                black_box(foyer.get(key).unwrap().value().clone());
+            }
+        }),
     ];
     println!("\n## A hit in memory, {KEYS} keys by zipf(0.9) (medians of {ROUNDS} interleaved rounds)\n");
     println!("| | ns, 1 thread | of the first | ns, 2 threads | of the first |\n|---|---|---|---|---|");
@@ -83,6 +90,7 @@ pub(super) fn run() -> anyhow::Result<()> {
         "the cache, memory only",
         "the same before Redis, with its accesses counted",
         "moka alone",
+        "foyer alone",
     ];
     for (index, name) in names.iter().enumerate() {
         let figures = by_threads.iter().flat_map(|times| {

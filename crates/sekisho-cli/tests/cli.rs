@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use assert_cmd::assert::OutputAssertExt as _;
 use sekisho_elevation::Layer;
+use sekisho_testkit::jwt::{Signer, jwks};
 use sekisho_testkit::tiles::{TileServer, ground};
 use sekisho_testkit::{RedisServer, limit_descriptors};
 use serde_json::{Value, json};
@@ -529,6 +530,37 @@ fn f43_a_changed_file_is_taken_up_and_a_bad_one_is_not() {
 
 /// Somebody writes the file again and again: what is served is always one of them as a whole, and nothing is left behind.
 #[test]
+fn a_key_set_that_changes_on_the_disk_is_taken_up_and_a_bad_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, keys) = (dir.path().join("sekisho.yaml"), dir.path().join("keys.json"));
+    let yaml = "tokens: { issuers: [{ iss: me, algorithms: [ES256], jwks: keys.json }] }\n\
+                policies: { p: { subject: ip, rules: [{ algorithm: fixed_window, limit: 100000, window: 1d }] } }\n\
+                routes: [{ match: { path: / }, policy: p, require: [token], respond: {} }]\n";
+    let (old, new) = (Signer::ec("ES256").named("old"), Signer::ec("ES256").named("new"));
+    std::fs::write(&file, yaml).unwrap();
+    std::fs::write(&keys, jwks(&[&old])).unwrap();
+    let serving = Serving::start(&["--config", file.to_str().unwrap()], &[]);
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let of = |signer: &Signer| {
+        let claims = json!({ "iss": "me", "sub": "u", "jti": "j", "iat": 1_700_000_000, "exp": 4_102_444_800_u64 });
+        let shown = format!("Bearer {}", signer.token(&claims));
+        agent.get(&serving.gateway).header("authorization", shown).call().unwrap().status().as_u16()
+    };
+    assert_eq!((of(&old), of(&new)), (200, 401));
+    // Both for a while, as issuers do it, then the new one alone; nobody has to tell the server.
+    std::fs::write(&keys, jwks(&[&old, &new])).unwrap();
+    until(|| (of(&old), of(&new)) == (200, 200));
+    std::fs::write(&keys, jwks(&[&new])).unwrap();
+    until(|| (of(&old), of(&new)) == (401, 200));
+    std::fs::write(&keys, "{ not a key set").unwrap();
+    until(|| {
+        let mut ready = agent.get(format!("{}/readyz", serving.gateway)).call().unwrap();
+        ready.body_mut().read_json::<Value>().unwrap()["checks"]["config_ok"] == json!(false)
+    });
+    assert_eq!((of(&old), of(&new)), (401, 200), "the last good one stays");
+}
+
+#[test]
 fn f44_a_hundred_reloads_leave_nothing_behind_and_mix_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sekisho.yaml");
@@ -630,6 +662,31 @@ fn caches_are_filled_looked_into_and_emptied() {
     let gone = cache(&["get", "tiles", "15", "a b"]);
     assert_eq!((gone.status.code(), gone.stdout.len()), (Some(2), 0));
     assert_eq!(cache(&["get", "nothing", "15"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_cache_by_least_recent_use_keeps_what_was_asked_for_last() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("sekisho.yaml");
+    let yaml = "caches: { old: { key: \"o:{id}\", l1: { entries: 2, policy: lru, max_age: off } } }";
+    std::fs::write(&config, yaml).unwrap();
+    let server = Serving::start(&["--config", config.to_str().unwrap()], &[]);
+    let cache = |args: &[&str]| sekisho(&[&["cache"], args, &["--api", &server.api]].concat());
+    // Without a file the value comes from standard input.
+    let put = |key: &str| {
+        let mut child = cache(&["put", "old", key]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(key.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    };
+    let get = |key: &str| cache(&["get", "old", key]).output().unwrap().stdout;
+    put("one");
+    put("two");
+    assert_eq!(get("one"), b"one");
+    put("three");
+    assert_eq!(["one", "two", "three"].map(get), [b"one".to_vec(), Vec::new(), b"three".to_vec()]);
+    let metrics = ureq::get(format!("{}/metrics", server.api)).call().unwrap().body_mut().read_to_string().unwrap();
+    let hits = "sekisho_cache_requests_total{cache=\"old\",tier=\"l1\",result=\"fresh\"} 3";
+    assert!(metrics.contains(hits), "{metrics}");
 }
 
 #[test]

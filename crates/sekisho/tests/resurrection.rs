@@ -289,11 +289,19 @@ impl<'a> Bench<'a> {
         let has_decided = processes[0].taken >= 1 || processes[0].answer.is_some();
         let is_rotation = acts[0] == Act::Rotate;
         let decided = if is_rotation { processes[0].answer.is_some() } else { has_decided };
+        let what = format!("{acts:?}, crash after {crash:?}, order {trace:?}");
         if decided {
-            let what = format!("{acts:?}, crash after {crash:?}, order {trace:?}");
             self.assert_dead(&id, &what).await;
             for new in processes[0].answer.iter().flatten() {
                 assert_ne!(new.sid, id.sid);
+            }
+        } else if is_rotation {
+            // It crashed, and nobody knows a new id. The old one is as alive as before, or is dead for good.
+            if sessions.get(&id).await.unwrap().is_some() {
+                let listed = sessions.list(&id.user).await.unwrap();
+                assert!(listed.iter().any(|session| session.id == id), "it lives and is not listed: {what}");
+            } else {
+                self.assert_dead(&id, &what).await;
             }
         }
         crash.is_some_and(|(who, _)| processes[who].answer.is_none())

@@ -19,6 +19,7 @@ use crate::ledger::Label;
 use crate::load::{Load, Mix};
 use crate::report::{self, Line, table_of};
 use crate::rig::Figures;
+use crate::saved;
 
 /// A shorter soak does not go on the page.
 const WHOLE: f64 = 10.0;
@@ -112,6 +113,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     let took = now().saturating_sub(begun).as_secs_f64();
     let made = format!("Seed {}: {words}; {} answers in {took:.0} s.\n\n{}", plan.seed, entries.len(), table_of(&rows));
     println!("\n{made}");
+    saved::save_soak(plan.seed, &rows)?;
     if plan.minutes >= WHOLE {
         report::write(report::SOAK, &made)?;
     }

@@ -29,6 +29,8 @@ use super::{
 const OUT_BY_LANE: usize = 2;
 /// With so many jobs out in a lane no second call goes out: where much is asked, what counts is how many share one.
 const MANY: usize = 8;
+/// Where so many wait in a lane, and more, half of them stay for the next call: so that the thread has something to do while one is out.
+const PLENTY: usize = 16;
 
 /// What of a job decides whether it may share an `EVALSHA` with another, and for how long it may wait.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +203,13 @@ impl Queue {
     fn next_or_leave(&self, done: usize, most: usize, is_lane: bool) -> Vec<Waiting> {
         let mut state = self.state.lock();
         state.jobs_out -= done;
-        let most = if is_lane && state.jobs_out >= MANY { 0 } else { most };
+        let most = if !is_lane {
+            most
+        } else if state.jobs_out >= MANY {
+            0
+        } else {
+            most.min(PLENTY.max(state.waiting / 2))
+        };
         let mut batch = Vec::with_capacity(most.min(state.waiting));
         while batch.len() < most
             && let Some(place) = state.places.pop_front()
@@ -427,5 +435,9 @@ mod tests {
         assert_eq!(next(4, true), 0, "nine are: this call is one too many");
         assert_eq!(queue.state.lock().in_flight, 1);
         assert_eq!(next(9, true), 2, "and the other takes what waited");
+        add(PLENTY + 4);
+        assert_eq!((next(2, true), next(PLENTY, true)), (PLENTY, 4), "some are left for the next");
+        add(4 * PLENTY);
+        assert_eq!(next(4, true), 2 * PLENTY);
     }
 }
