@@ -258,8 +258,9 @@ fn footprint(dir: &TempDir) {
     };
     // One connection that sends every body once.
     let bodies: Vec<String> = (0..200).map(body).collect();
-    let load = Load { connections: 1, ..post("/v1/check/batch", bodies.into_iter()) };
-    let rounds = (0..20).map(|_| load.run(server.port).done).scan(0, |sum, done| {
+    let lasts = Duration::from_millis(50);
+    let load = Load { connections: 1, lasts, ..post("/v1/check/batch", bodies.into_iter()) };
+    let rounds = (0..200).map(|_| load.run(server.port).done).scan(0, |sum, done| {
         Some({
             *sum += done;
             *sum

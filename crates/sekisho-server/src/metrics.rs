@@ -25,8 +25,8 @@ use crate::app::App;
 const SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0];
 const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1_000.0, 10_000.0];
-/// How often samples are put into their buckets. They are kept one by one until then.
-pub(crate) const UPKEEP: Duration = Duration::from_secs(5);
+/// How often samples are put into their buckets. They are kept one by one until then, tens of bytes for every decision.
+pub(crate) const UPKEEP: Duration = Duration::from_secs(1);
 
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,

@@ -10,7 +10,7 @@ use crate::rig::{Figures, Rig, Settings};
 
 /// Five seconds of them.
 const LOOKS: usize = 50;
-/// Until connections to the origin that were kept for the next request are closed: up to 30 s by the cache, 35 by the gateway.
+/// Until connections to the origin that were kept for the next request are closed: up to 30 s by the cache, 31 by the gateway.
 const QUIET: Duration = Duration::from_secs(40);
 
 pub(super) struct Site {
