@@ -26,7 +26,8 @@ use crate::report::{Line, Outcome};
 use crate::rows::{ROWS, Row};
 
 const SEED: u64 = 1;
-const SHOWN: &str = "The rows of [the fault matrix](faults.md) as they are shown by the tests that are named after them:";
+const SHOWN: &str =
+    "The rows of [the fault matrix](faults.md) as they are shown by the tests that are named after them:";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
