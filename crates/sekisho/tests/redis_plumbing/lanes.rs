@@ -128,9 +128,9 @@ async fn a_server_that_stands_still_costs_a_thread_the_deadline_and_no_more() {
         }
     }
     assert!(begin.elapsed() < Duration::from_millis(400), "{:?}", begin.elapsed());
-    // Those in the call that was out. Of the others all are known not to have run, but for those whose time was over in the
-    // very moment in which their turn came.
-    assert!((64..90).contains(&unknown), "{unknown} unknown");
+    // Those in the call that was out, half of all. Of the others all are known not to have run, but for those whose time was over in
+    // the very moment in which their turn came.
+    assert!((50..90).contains(&unknown), "{unknown} unknown");
 
     let begin = Instant::now();
     for _ in 0..100 {
