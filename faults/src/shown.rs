@@ -20,29 +20,61 @@ struct Shown {
 /// Keeps what nextest printed, for the page. False if something did not pass.
 pub(crate) fn keep(printed: &Path) -> Result<bool> {
     let text = fs::read_to_string(printed).with_context(|| printed.display().to_string())?;
-    let shown = read(&text);
-    ensure!(!shown.is_empty(), "{} has no result of a test that is named after a row", printed.display());
+    ensure!(!read(&text).is_empty(), "{} has no result of a test that is named after a row", printed.display());
     saved::save_text("tests", &text)?;
-    Ok(shown.values().all(|row| row.failed.is_empty()))
+    Ok(rows()?.iter().all(Row::holds))
 }
 
-/// One line for each row that has a test, with what [the page of faults] says of it.
+/// One line for each row that [the page of faults] names a test for, with what it says of it.
 ///
 /// [the page of faults]: ../../docs/faults.md
 pub(crate) fn table() -> Result<String> {
-    let shown = read(&saved::load_text("tests").context("run `cargo xtask faults tests`")?);
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs").join("faults.md");
-    let page = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
     let mut text = String::from("| row | fault | what has to happen | tests passed | holds |\n|---|---|---|---|---|\n");
-    for (number, Shown { passed, failed }) in &shown {
-        let row = format!("| F{number} | ");
-        let said = page.lines().find_map(|line| line.strip_prefix(&row));
-        let mut said = said.with_context(|| format!("the page of faults has no row F{number}"))?.split(" | ");
-        let (fault, happens) = (said.next().unwrap_or_default(), said.next().unwrap_or_default());
-        let (passed, all) = (passed.len(), passed.len() + failed.len());
-        writeln!(text, "{row}{fault} | {happens} | {passed} of {all} | {} |", verdict(passed == all))?;
+    for row in rows()? {
+        let Row { number, fault, happens, passed, all } = &row;
+        writeln!(text, "| F{number} | {fault} | {happens} | {passed} of {all} | {} |", verdict(row.holds()))?;
     }
     Ok(text)
+}
+
+#[derive(Debug, PartialEq)]
+struct Row {
+    number: u16,
+    fault: String,
+    happens: String,
+    passed: usize,
+    all: usize,
+}
+
+impl Row {
+    /// A row whose tests are gone does not.
+    fn holds(&self) -> bool {
+        self.all > 0 && self.passed == self.all
+    }
+}
+
+fn rows() -> Result<Vec<Row>> {
+    let shown = read(&saved::load_text("tests").context("run `cargo xtask faults tests`")?);
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("docs").join("faults.md");
+    rows_of(&fs::read_to_string(&page).with_context(|| page.display().to_string())?, &shown)
+}
+
+/// Of lines such as `| F18 | Sentinel | not spoken | – |`, which has none.
+fn rows_of(page: &str, shown: &BTreeMap<u16, Shown>) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for line in page.lines() {
+        let columns: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [name, fault, happens, tests] = columns[..] else { continue };
+        let Some(number) = name.strip_prefix('F').and_then(|number| number.parse().ok()) else { continue };
+        if tests != "–" {
+            let (passed, failed) = shown.get(&number).map_or((0, 0), |row| (row.passed.len(), row.failed.len()));
+            let [fault, happens] = [fault, happens].map(str::to_owned);
+            rows.push(Row { number, fault, happens, passed, all: passed + failed });
+        }
+    }
+    let unknown = shown.keys().find(|number| rows.iter().all(|row| row.number != **number));
+    ensure!(unknown.is_none(), "the page of faults names no test for F{}", unknown.unwrap_or(&0));
+    Ok(rows)
 }
 
 /// Of lines such as `PASS [   0.140s] (3/100) sekisho::redis_plumbing lanes::f12_a_name`.
@@ -80,5 +112,17 @@ mod tests {
         let rows = read(printed);
         let counts: Vec<_> = rows.iter().map(|(row, shown)| (*row, shown.passed.len(), shown.failed.len())).collect();
         assert_eq!(counts, [(9, 1, 0), (10, 1, 0), (12, 1, 1)]);
+    }
+
+    #[test]
+    fn a_row_whose_tests_are_gone_does_not_hold() {
+        let page = "| | fault | what happens | tests |\n|---|---|---|---|\n| F9 | lost | once | `f9_*` |\n| F10 | dead | found | `f10_*` |\n\
+                    | F12 | killed | replaced | `f12_*` |\n| F18 | Sentinel | not spoken | – |\n";
+        let shown = |printed: &str| rows_of(page, &read(printed));
+        let rows =
+            shown("PASS [ 0.1s] (1/3) a f9_x\nPASS [ 0.1s] (2/3) a f12_x\nFAIL [ 0.1s] (3/3) a f12_y\n").unwrap();
+        let held: Vec<_> = rows.iter().map(|row| (row.number, row.passed, row.all, row.holds())).collect();
+        assert_eq!(held, [(9, 1, 1, true), (10, 0, 0, false), (12, 1, 2, false)]);
+        assert!(shown("PASS [ 0.1s] (1/1) a f18_x\n").is_err(), "the page says there is none");
     }
 }

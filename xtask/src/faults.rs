@@ -1,8 +1,8 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::{setup, shell};
 
@@ -29,16 +29,19 @@ fn tests() -> Result<()> {
     let which = ["nextest", "run", "--workspace", "--exclude", "sekisho-bench", "-E", NAMED];
     let how = ["--no-fail-fast", "--status-level", "all", "--final-status-level", "none", "--color", "never"];
     let file = shell::root().join("target").join("faults-tests.txt");
-    fs::write(&file, said(&mut setup::cargo_nextest(&[&which[..], &how].concat()))?)?;
-    program(&["shown", &file.to_string_lossy()])
+    let (text, status) = said(&mut setup::cargo_nextest(&[&which[..], &how].concat()))?;
+    fs::write(&file, text)?;
+    program(&["shown", &file.to_string_lossy()])?;
+    ensure!(status.success(), "the tests did not all run and pass: {status}");
+    Ok(())
 }
 
 fn program(args: &[&str]) -> Result<()> {
     shell::cargo(&[&["run", "--release", "--package", "sekisho-faults", "--"], args].concat())
 }
 
-/// What a program says on its standard error, shown as it comes. Whether it fails is told by that.
-fn said(command: &mut Command) -> Result<String> {
+/// What a program says on its standard error, shown as it comes, and how it ends.
+fn said(command: &mut Command) -> Result<(String, ExitStatus)> {
     let mut child = command.stderr(Stdio::piped()).spawn().context("cargo-nextest could not be started")?;
     let mut text = String::new();
     for line in BufReader::new(child.stderr.take().context("a pipe")?).lines() {
@@ -47,6 +50,5 @@ fn said(command: &mut Command) -> Result<String> {
         text += &line;
         text.push('\n');
     }
-    child.wait()?;
-    Ok(text)
+    Ok((text, child.wait()?))
 }
