@@ -249,7 +249,7 @@ impl<'a> Answer<'a> {
 
     /// 200, or 429 with the same object.
     pub(super) fn response(&self, decision: &Decision) -> Response {
-        let mut response = written(self.json());
+        let mut response = json_response(self.json());
         label(&mut response, decision.degraded);
         if let Some(wait) = decision.retry_after() {
             *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
@@ -260,7 +260,7 @@ impl<'a> Answer<'a> {
 }
 
 /// JSON that is written already.
-pub(super) fn written(json: Vec<u8>) -> Response {
+pub(super) fn json_response(json: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(json));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -11,7 +11,7 @@ use sekisho::Error;
 use sekisho::backend::BackendKind;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
 
-use super::answer::{Answer, written};
+use super::answer::{Answer, json_response};
 use super::body::{Body, MAX_BATCH as MAX_BATCH_BYTES};
 use super::object::Object;
 use super::request::{Asked, BatchBody, CheckBody, MAX_BATCH, ReserveBody};
@@ -90,7 +90,7 @@ pub(super) async fn batch(
     // There is one at least, and behind the last no comma.
     json.pop();
     json.extend_from_slice(b"]}");
-    Ok(written(json))
+    Ok(json_response(json))
 }
 
 /// One check of a batch, with its own outcome, as JSON.

@@ -13,7 +13,7 @@ use sekisho::{Error, Invalid};
 use serde::Serialize;
 use serde_json::json;
 
-use super::answer::{Answer, written};
+use super::answer::{Answer, json_response};
 use super::body::{Body, Params};
 use super::request::{GrantBody, LATEST, OverrideBody, TargetBody};
 use crate::app::App;
@@ -99,5 +99,5 @@ fn target(subject: &str, endpoint: Option<&str>) -> Result<(Subject, Option<Endp
 
 fn figures(app: &App, decision: Result<Decision, Error>) -> Result<Response, Problem> {
     let decision = decision.map_err(|error| app.problem(&error))?;
-    Ok(written(Answer::figures(&decision, false).json()))
+    Ok(json_response(Answer::figures(&decision, false).json()))
 }
