@@ -1,5 +1,6 @@
 //! From a port and arguments to a redis-server that answers.
 
+use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -48,6 +49,15 @@ impl Launch {
             command.args(["--cluster-port", &bus.to_string()]);
         }
         process::spawn(command.args(&self.args), &self.log_path())
+    }
+
+    /// Removes what a server that has ended had saved.
+    pub(crate) fn forget(&self) {
+        let saved = fs::read_dir(self.dir.path()).expect("the directory of a server").flatten();
+        for path in saved.map(|entry| entry.path()).filter(|path| *path != self.log_path()) {
+            let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            removed.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        }
     }
 
     /// Waits until `child` answers, or tells why it never will.

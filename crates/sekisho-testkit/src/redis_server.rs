@@ -123,6 +123,13 @@ impl RedisServer {
         assert!(restarted.is_some(), "port {} was taken during the restart\n{}", self.port(), self.log());
     }
 
+    /// As [`restart`](Self::restart), with nothing left of what it had saved.
+    pub fn restart_empty(&self) {
+        self.kill9();
+        self.launch.forget();
+        self.restart();
+    }
+
     /// What the server has written since its last start.
     pub fn log(&self) -> String {
         self.launch.log()

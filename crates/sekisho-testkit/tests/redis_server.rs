@@ -41,6 +41,16 @@ fn a_killed_server_refuses_connections() {
 }
 
 #[test]
+fn what_was_saved_is_back_unless_it_is_to_be_forgotten() {
+    let server = RedisServer::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    server.command(&["SET", "a", "1"]).expect_success();
+    server.restart();
+    assert_eq!(server.command(&["DBSIZE"]).int(), 1);
+    server.restart_empty();
+    assert_eq!(server.command(&["DBSIZE"]).int(), 0);
+}
+
+#[test]
 fn a_restarted_server_is_empty_and_on_the_same_port() {
     let server = RedisServer::start();
     let port = server.port();

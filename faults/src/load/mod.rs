@@ -28,13 +28,14 @@ use crate::ledger::{Entry, Label, Ledger, Op, Outcome};
 use crate::rig::{Instance, Rig};
 
 /// So many that a connection that waits for a deadline holds up no other question.
-const CONNECTIONS: usize = 12;
+pub(crate) const CONNECTIONS: usize = 12;
 /// How long a reservation is held before it is settled.
 const HOLD: Duration = Duration::from_millis(5);
 
 pub(crate) struct Load {
     pub(crate) ledger: Ledger,
     shared: Arc<Shared>,
+    people: Arc<People>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -69,9 +70,14 @@ impl Load {
             gap,
         });
         let ledger = Ledger::default();
-        let (own, own_ledger) = (Arc::clone(&shared), ledger.clone());
-        let thread = std::thread::spawn(move || run(&own, &people, &own_ledger));
-        Ok(Load { ledger, shared, thread: Some(thread) })
+        let (own, own_people, own_ledger) = (Arc::clone(&shared), Arc::clone(&people), ledger.clone());
+        let thread = std::thread::spawn(move || run(&own, &own_people, &own_ledger));
+        Ok(Load { ledger, shared, people, thread: Some(thread) })
+    }
+
+    /// Everybody gets a new session, since the old ones are lost.
+    pub(crate) fn sign_in(&self, rig: &Rig) -> Result<()> {
+        self.people.sign_in(rig)
     }
 
     pub(crate) fn refused(&self) -> u64 {

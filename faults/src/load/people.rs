@@ -1,6 +1,7 @@
-//! Who is behind the questions that are not checks: sessions and tokens, made before the load begins.
+//! Who is behind the questions that are not checks: their tokens, and their sessions, which Redis may lose.
 
 use anyhow::{Context as _, Result, ensure};
+use parking_lot::Mutex;
 use sekisho_testkit::jwt::Signer;
 use serde_json::json;
 
@@ -12,7 +13,8 @@ use crate::rig::{Rig, SECRET};
 
 #[derive(Debug, Default)]
 pub(crate) struct People {
-    sessions: Vec<String>,
+    /// Where each is found.
+    sessions: Mutex<Vec<String>>,
     tokens: Vec<String>,
 }
 
@@ -26,20 +28,27 @@ impl People {
             people.tokens = (0..OTHERS).map(|user| format!("Bearer {}", signer.token(&claims(user)))).collect();
         }
         if mix.sessions > 0.0 {
-            let api = rig.instances.first().context("an instance")?.api();
-            for user in 0..OTHERS {
-                let (status, session) =
-                    ask::post(api, &format!("/v1/sessions/u{user}"), &json!({ "ip_address": "192.0.2.1" }))?;
-                let sid = session["session_id"].as_str().unwrap_or_default();
-                ensure!(status == 201, "a session could not be made: {status} {session}");
-                people.sessions.push(format!("/v1/sessions/u{user}/{sid}"));
-            }
+            people.sign_in(rig)?;
         }
         Ok(people)
     }
 
+    /// A new session for everybody.
+    pub(super) fn sign_in(&self, rig: &Rig) -> Result<()> {
+        let api = rig.instances.first().context("an instance")?.api();
+        let sessions = (0..OTHERS).map(|user| {
+            let path = format!("/v1/sessions/u{user}");
+            let (status, session) = ask::post(api, &path, &json!({ "ip_address": "192.0.2.1" }))?;
+            let sid = session["session_id"].as_str().unwrap_or_default();
+            ensure!(status == 201, "a session could not be made: {status} {session}");
+            Ok(format!("{path}/{sid}"))
+        });
+        *self.sessions.lock() = sessions.collect::<Result<_>>()?;
+        Ok(())
+    }
+
     pub(super) fn session(&self, user: usize) -> Question {
-        get(&self.sessions[user], ("accept", "application/json"))
+        get(&self.sessions.lock()[user], ("accept", "application/json"))
     }
 
     pub(super) fn show(&self, user: usize) -> Question {

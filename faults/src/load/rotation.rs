@@ -57,6 +57,8 @@ impl Rotation {
             // One that is not ready for another reason is not about to go: what it then answers is what is measured.
             match answer.map(|answer| answer.status().as_u16()) {
                 Ok(200) => self.0[instance].store(true, Ordering::Relaxed),
+                // Nobody asks who cannot even say how it is.
+                Err(Missing::TimedOut) => self.0[instance].store(false, Ordering::Relaxed),
                 Ok(_) | Err(_) if !self.has(instance) => client.close(),
                 _ => {}
             }

@@ -7,6 +7,8 @@ const LOG: &str = "log";
 const COUNTER: &str = "counter";
 /// Reserved and settled.
 pub(crate) const HELD: &str = "held";
+/// Of subjects that nobody has seen before, and that are of no interest afterwards.
+pub(crate) const STRANGER: &str = "stranger";
 /// Requests through the gateway.
 pub(crate) const PASS: &str = "pass";
 
@@ -63,6 +65,7 @@ memory: {{ subjects: {memory_subjects} }}
 policies:
   {LOG}: {{ rules: [{{ name: window, algorithm: sliding_log, limit: {limit}, window: {window} }}, {requests}] }}
   {COUNTER}: {{ rules: [{{ name: window, algorithm: sliding_counter, limit: {limit}, window: {window} }}, {requests}] }}
+  {STRANGER}: {{ rules: [{{ name: window, algorithm: sliding_counter, limit: {limit}, window: {window} }}] }}
   {HELD}:
     lease: {lease}
     on_lease_expiry: release

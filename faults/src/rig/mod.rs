@@ -4,7 +4,7 @@ mod config;
 mod instance;
 mod origin;
 
-pub(crate) use config::{HELD, PASS, SECRET, Settings, policy_of};
+pub(crate) use config::{HELD, PASS, SECRET, STRANGER, Settings, policy_of};
 pub(crate) use instance::{Figures, Instance};
 pub(crate) use origin::{Origin, Trouble};
 

@@ -18,6 +18,7 @@ pub(crate) struct Origin {
 #[derive(Debug, Default)]
 struct State {
     tiles: AtomicU64,
+    herd: AtomicU64,
     delay_ms: AtomicU64,
     trouble: Mutex<Option<Trouble>>,
 }
@@ -87,6 +88,11 @@ impl Origin {
         self.state.tiles.load(Ordering::Relaxed)
     }
 
+    /// How often of them the one that everybody asks for at once.
+    pub(crate) fn herd(&self) -> u64 {
+        self.state.herd.load(Ordering::Relaxed)
+    }
+
     /// What becomes of answers for tiles from now on.
     pub(crate) fn trouble(&self, trouble: Option<Trouble>) {
         *self.state.trouble.lock() = trouble;
@@ -108,6 +114,7 @@ fn serve(stream: TcpStream, state: &State) {
         while lines.next().is_some_and(|line| line.is_ok_and(|line| !line.is_empty())) {}
         if first.contains("/tiles/") {
             state.tiles.fetch_add(1, Ordering::Relaxed);
+            state.herd.fetch_add(u64::from(first.contains("/tiles/herd")), Ordering::Relaxed);
             thread::sleep(Duration::from_millis(state.delay_ms.load(Ordering::Relaxed)));
             let trouble = *state.trouble.lock();
             if let Some(trouble) = trouble {

@@ -17,23 +17,25 @@ use crate::outage::{Outage, WARM};
 use crate::report::{Line, Target, percent, time};
 use crate::rig::{Instance, Rig, Settings};
 
-const STRANGERS: u64 = 1_000_000;
-const MINUTE: Duration = Duration::from_secs(60);
+pub(crate) const STRANGERS: u64 = 1_000_000;
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 const BATCH: u64 = 500;
 /// For 200,000 subjects in memory, what was last seen of them, and the batches themselves.
-const BUDGET_MIB: f64 = 256.0;
+pub(crate) const BUDGET_MIB: f64 = 256.0;
 
 /// Subjects that nobody has seen before, each asked for once, evenly over the minute.
-struct Flood {
+pub(crate) struct Flood {
     is_over: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl Flood {
-    fn start(instances: &[Arc<Instance>]) -> Flood {
+    pub(crate) fn start(instances: &[Arc<Instance>], policy: &'static str) -> Flood {
         let (is_over, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let begun = now();
+        // None of an earlier flood comes again.
+        let crowd = begun.as_micros();
         let threads = instances.iter().map(|instance| {
             let (instance, is_over, asked) = (Arc::clone(instance), Arc::clone(&is_over), Arc::clone(&asked));
             thread::spawn(move || {
@@ -42,7 +44,7 @@ impl Flood {
                     let due = begun + MINUTE.mul_f64(first as f64 / STRANGERS as f64);
                     pass(due.saturating_sub(now()));
                     let checks: Vec<_> = (first..first + BATCH)
-                        .map(|number| format!(r#"{{"policy":"counter","subject":"x{number}"}}"#))
+                        .map(|number| format!(r#"{{"policy":"{policy}","subject":"x{crowd}-{number}"}}"#))
                         .collect();
                     // How a stranger fares is not the question, and reading it would take the time of those who answer.
                     let body = format!(r#"{{"checks":[{}]}}"#, checks.join(","));
@@ -54,7 +56,8 @@ impl Flood {
         Flood { is_over, asked, threads }
     }
 
-    fn stop(self) -> u64 {
+    /// How many were asked for.
+    pub(crate) fn stop(self) -> u64 {
         self.is_over.store(true, Ordering::Relaxed);
         self.threads.into_iter().for_each(|thread| thread.join().expect("the flood does not panic"));
         self.asked.load(Ordering::Relaxed)
@@ -71,7 +74,7 @@ pub(super) fn strangers(seed: u64) -> Result<Vec<Line>> {
     let before: f64 = rig.instances.iter().map(|instance| instance.figures().rss_mib).fold(0.0, f64::max);
     let (mut most, mut asked) = (0.0_f64, 0);
     let fault = |_: &_| {
-        let flood = Flood::start(&rig.instances);
+        let flood = Flood::start(&rig.instances, "counter");
         let half = now() + MINUTE / 2;
         let mut watch = |until: Duration| {
             while now() < until {

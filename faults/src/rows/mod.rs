@@ -10,6 +10,7 @@ mod people;
 mod process;
 mod store;
 
+pub(crate) use crowd::{BUDGET_MIB, Flood, MINUTE, STRANGERS};
 pub(crate) use process::{held, reserve};
 
 use anyhow::Result;

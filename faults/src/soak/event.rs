@@ -5,42 +5,41 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::classes::CARRIED;
+use super::classes::{CARRIED, Class, Loss};
 use crate::check::{failures, over, percentile, to_be_back};
 use crate::ledger::{Entry, Label, Op, Outcome};
-use crate::load::HOT;
+use crate::load::{CONNECTIONS, HOT};
 use crate::outage::{Bound, compare};
 use crate::report::{Line, percent};
 use crate::rig::{Rig, policy_of};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Event {
-    pub(super) name: &'static str,
+    pub(super) class: Class,
     pub(super) begun: Duration,
     pub(super) ended: Duration,
-    /// How much more than the limit may be admitted in a window.
-    pub(super) over: f64,
-    /// Whether Redis may come back with less than it had.
-    pub(super) may_lose: bool,
+    /// When all was as before, lost sessions made anew.
+    pub(super) restored: Duration,
 }
 
 impl Event {
     pub(super) fn calm(name: &'static str, begun: Duration, ended: Duration) -> Event {
-        Event { name, begun, ended, over: 0.0, may_lose: false }
+        Event { class: Class::none(name), begun, ended, restored: ended }
     }
 
     pub(super) fn title(&self, start: Duration) -> String {
         let at = self.begun.saturating_sub(start).as_secs();
-        format!("{}:{:02} {}", at / 60, at % 60, self.name)
+        format!("{}:{:02} {}", at / 60, at % 60, self.class.name)
     }
 
     /// How much more than the limit may be admitted. Without a fault that concerns Redis nothing, as long as it decided
     /// everything: on a machine with more to do than cores a decision may miss its deadline all the same.
     fn most(&self, degraded: f64) -> (f64, String) {
-        if self.over == 0.0 && degraded > 0.0 {
+        let over = self.class.over;
+        if over == 0.0 && degraded > 0.0 {
             return (CARRIED, format!("deadlines were missed: {}", percent(CARRIED)));
         }
-        (self.over, percent(self.over))
+        (over, percent(over))
     }
 
     pub(super) fn judge(&self, entries: &[Entry], rig: &Rig) -> Vec<Line> {
@@ -62,33 +61,48 @@ impl Event {
         let degraded =
             decisions().filter(|entry| entry.label != Label::Shared).count() as f64 / decisions().count().max(1) as f64;
         let (bound, words) = self.most(degraded);
-        vec![
-            failed(&meanwhile),
+        let mut lines = vec![
+            self.failed(&meanwhile),
             Line::new("over the limit, worst window", words, percent(share) + &found, share <= bound),
             Line::within("time to be back", to_be_back(&meanwhile, self.ended), Duration::from_secs(2)),
             Line::within("99 % of decisions", slow, rig.settings.deadline + Duration::from_millis(5)),
             Line::new("decided by memory", "", percent(degraded), true),
-        ]
+        ];
+        if self.class.halts {
+            // Each of its clients may ask once more before it is known that it does not answer.
+            let waited = failures(&meanwhile).iter().filter(|entry| entry.outcome == Outcome::TimedOut).count();
+            let most = 2 * CONNECTIONS;
+            let bound = format!("two for each of its {CONNECTIONS} clients");
+            lines.push(Line::new("not answered by who stood still", bound, waited.to_string(), waited <= most));
+        }
+        lines
     }
-}
 
-/// What a killed process was just asked is lost with it, and no fault of the others.
-fn failed(entries: &[Entry]) -> Line {
-    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-    let failed = failures(entries).into_iter().filter(|entry| entry.outcome != Outcome::Cut);
-    failed.for_each(|entry| *kinds.entry(format!("{:?} {:?}", entry.op, entry.outcome)).or_default() += 1);
-    let decisions = entries.iter().filter(|entry| entry.op.is_decision()).count();
-    let mut line = Line::none("decisions that failed", kinds.values().sum(), decisions.to_string());
-    kinds.iter().for_each(|(kind, count)| line.measured.push_str(&format!(", {kind}: {count}")));
-    line
+    /// What a killed process was just asked is lost with it, and no fault of the others; nor is what one that stands still was.
+    fn failed(&self, entries: &[Entry]) -> Line {
+        let is_lost =
+            |entry: &Entry| entry.outcome == Outcome::Cut || (self.class.halts && entry.outcome == Outcome::TimedOut);
+        let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+        let failed = failures(entries).into_iter().filter(|entry| !is_lost(entry));
+        failed.for_each(|entry| *kinds.entry(format!("{:?} {:?}", entry.op, entry.outcome)).or_default() += 1);
+        let decisions = entries.iter().filter(|entry| entry.op.is_decision()).count();
+        let mut line = Line::none("decisions that failed", kinds.values().sum(), decisions.to_string());
+        kinds.iter().for_each(|(kind, count)| line.measured.push_str(&format!(", {kind}: {count}")));
+        line
+    }
+
+    /// Whether sessions could not be found when this was asked.
+    fn has_lost(&self, entry: &Entry) -> bool {
+        self.class.loss == Loss::Everything && entry.sent >= self.begun && entry.sent <= self.restored
+    }
 }
 
 /// What can only be said at the end.
 pub(super) fn whole(entries: &[Entry], rig: &Rig, events: &[Event]) -> Result<Vec<Line>> {
-    let losses = events.iter().filter(|event| event.may_lose).count() as f64;
+    let losses = events.iter().filter(|event| event.class.loss != Loss::Nothing).count() as f64;
     let rate = entries.iter().map(|entry| entry.amount).sum::<u64>() as f64
         / entries.last().map_or(1.0, |entry| entry.done.as_secs_f64());
-    // AOF writes every second, and a replica hears of everything a little later.
+    // Formula 10: what none of the instances had heard of, however much Redis has lost.
     let missing = Bound { words: "λ·1 s for each kill and failover", count: (losses * rate) as u64 };
     let unsure = entries.iter().filter(|entry| {
         entry.label != Label::Shared || entry.outcome == Outcome::Cut || entry.outcome == Outcome::TimedOut
@@ -99,10 +113,11 @@ pub(super) fn whole(entries: &[Entry], rig: &Rig, events: &[Event]) -> Result<Ve
     };
     let mut lines = compare(entries, rig, missing, surplus)?;
     let cut = entries.iter().filter(|entry| entry.op.is_decision() && entry.outcome == Outcome::Cut).count();
-    let kills = events.iter().filter(|event| event.name.contains("instance killed")).count();
+    let kills = events.iter().filter(|event| event.class.name.contains("instance killed")).count();
     lines.push(Line::new("requests cut", "those under way at a kill: 36 each", cut.to_string(), cut <= kills * 36));
-    let lost = entries.iter().filter(|entry| entry.op == Op::Session && entry.outcome == Outcome::Unknown).count();
-    // They were made before anything failed, and nothing that Redis may lose has changed them since.
-    lines.push(Line::none("sessions not found", lost as u64, ""));
+    // Nothing that Redis may lose has changed them since they were made, unless it loses everything.
+    let lost = entries.iter().filter(|entry| entry.op == Op::Session && entry.outcome == Outcome::Unknown);
+    let lost = lost.filter(|entry| !events.iter().any(|event| event.has_lost(entry))).count();
+    lines.push(Line::none("sessions not found, but for those that went with Redis (F3)", lost as u64, ""));
     Ok(lines)
 }

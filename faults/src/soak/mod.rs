@@ -11,7 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use rand::{RngExt as _, SeedableRng as _};
 
-use self::classes::{CLASSES, CROWD, Class, LAST};
+use self::classes::{CLASSES, Class, FIRST, LAST, Loss};
 use self::event::Event;
 use self::site::Site;
 use crate::clock::{now, pass};
@@ -70,7 +70,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     let mut events = vec![Event::calm("no fault, at the start", begun, now())];
     let mut problems = Vec::new();
     // What is kept of subjects is bounded, and a crowd fills it: what comes on top of that is growth.
-    play(&CROWD, &mut site, &load, &mut random, &mut events, &mut problems);
+    play(&FIRST, &mut site, &load, &mut random, &mut events, &mut problems);
     let before = site.figures(&load);
 
     let until = begun + plan.share(0.75);
@@ -141,10 +141,15 @@ fn play(
     pass(Duration::from_millis(random.random_range(0..1_000)));
     let begun = now();
     println!("{:6.1} s  {}", begun.as_secs_f64(), class.name);
-    let problem = (class.run)(site, load, random);
+    let problem = (class.run)(site, random);
     let ended = now();
-    events.push(Event { name: class.name, begun, ended, over: class.over, may_lose: class.may_lose });
-    if let Err(error) = problem.and_then(|()| site.rig.await_shared()) {
+    let restored = problem.and_then(|()| site.rig.await_shared()).and_then(|()| match class.loss {
+        Loss::Everything => load.sign_in(&site.rig),
+        Loss::LastSecond | Loss::Nothing => Ok(()),
+    });
+    events.push(Event { class: *class, begun, ended, restored: now() });
+    site.await_replica();
+    if let Err(error) = restored {
         problems.push(Line::new(class.name, "runs to its end", format!("{error:#}"), false));
     }
     // The windows of one fault are over before the next.

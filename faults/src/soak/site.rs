@@ -28,7 +28,8 @@ impl Site {
         let proxies: Vec<_> = (0..3).map(|_| FaultProxy::to(servers[0].port())).collect();
         let urls: Vec<_> = proxies.iter().map(FaultProxy::url).collect();
         // Short windows, so that those of one fault are over before the next.
-        let settings = Settings { limit: 60, window: Duration::from_secs(5), ..Settings::default() };
+        let settings =
+            Settings { limit: 60, window: Duration::from_secs(5), memory_subjects: 50_000, ..Settings::default() };
         let rig = Rig::start(&urls, settings);
         rig.await_shared()?;
         Ok(Site { servers, primary: 0, proxies, rig })
@@ -49,6 +50,11 @@ impl Site {
         self.servers[old].demote_to(&self.servers[new]);
         self.primary = new;
         self.proxies.iter().for_each(|proxy| proxy.repoint(self.servers[new].port()));
+    }
+
+    /// Waits until the replica has all that the primary has.
+    pub(super) fn await_replica(&self) {
+        self.servers[1 - self.primary].await_info("replication", "master_link_status:up");
     }
 
     /// What all instances think is still open.
