@@ -10,6 +10,8 @@ use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
 use sekisho_testkit::RedisServer;
 use serde_json::{Value, json};
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 use support::TestServer;
 use support::upstream::Upstream;
 
@@ -17,6 +19,8 @@ const SECRET: &str = "a secret of at least thirty-two bytes";
 const USER: &str = "550e8400-e29b-41d4-a716-446655440000";
 
 struct AiMicro {
+    /// Of its profiles.
+    folder: tempfile::TempDir,
     redis: RedisServer,
     upstream: Upstream,
     server: TestServer,
@@ -27,11 +31,14 @@ impl AiMicro {
         let (redis, upstream) = (RedisServer::start(), Upstream::start());
         let text = std::fs::read_to_string(example("sekisho.yaml")).unwrap();
         let text = text.replace("http://127.0.0.1:9000", &format!("http://{}", upstream.address));
+        let folder = tempfile::tempdir().unwrap();
         let environment = Environment::from([("REDIS_URL", redis.url().as_str()), ("JWT_SECRET", SECRET)]);
-        let mut config = Config::parse("sekisho.yaml", &text).unwrap().with_environment(&environment).unwrap();
+        let file = folder.path().join("sekisho.yaml");
+        std::fs::write(&file, text).unwrap();
+        let mut config = Config::read(&file).unwrap().with_environment(&environment).unwrap();
         // The example's fifty milliseconds are for machines that do nothing else.
         config.store.timeout = std::time::Duration::from_secs(5);
-        Self { server: TestServer::on_its_store(config), redis, upstream }
+        Self { server: TestServer::on_its_store(config), folder, redis, upstream }
     }
 
     /// Calls a function of client.py.
@@ -49,6 +56,17 @@ impl AiMicro {
 
 fn example(file: &str) -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/ai-micro").join(file)
+}
+
+/// The table of examples/profiles, with two people in it.
+fn make_profiles(file: &Path) {
+    let table = std::fs::read_to_string(example("../profiles/profiles.sql")).unwrap();
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
+        let mut database = options.connect().await.unwrap();
+        database.execute(AssertSqlSafe(table)).await.unwrap();
+        database.close().await.unwrap();
+    });
 }
 
 #[test]
@@ -115,6 +133,43 @@ fn sessions_are_the_same_on_both_sides() {
     here.python("save_session", &[json!(USER), json!("sess-1"), saved]);
     api.get(&sid("sess-1")).expect(404);
     assert_eq!(python("get_session", "sess-1"), Value::Null, "what was revived goes when it is seen");
+}
+
+#[test]
+fn a_session_opens_a_route_whoever_made_it() {
+    let here = AiMicro::start();
+    here.python("login", &[json!(USER), json!("sess-1"), json!("a"), json!("r")]);
+    let account = |sid: &str| {
+        let cookie = format!("__Host-session={USER}:{sid}");
+        here.server.gateway("GET", "/api/account", &[("cookie", &cookie), ("x-sekisho-user", "another")]).status
+    };
+    assert_eq!((account("sess-1"), account("sess-2")), (200, 401));
+    let seen = here.upstream.seen();
+    assert_eq!((seen.len(), &seen[0]["headers"]["x-sekisho-user"]), (1, &json!(USER)));
+    here.server.send("DELETE", &format!("/v1/sessions/{USER}"), &[], String::new()).expect(200);
+    support::until(|| account("sess-1") == 401);
+}
+
+#[test]
+fn profiles_are_the_same_on_both_sides() {
+    let here = AiMicro::start();
+    let profile = || here.server.get("/v1/profiles/u-1").expect(200)["first_name"].clone();
+    let cached = || here.python("get_cached_profile", &[json!("u-1")]);
+    make_profiles(&here.folder.path().join("profiles.db"));
+
+    // Sekisho reads the row, Python finds it.
+    assert_eq!((cached(), profile()), (Value::Null, json!("太郎")));
+    support::until(|| cached()["first_name"] == "太郎");
+    let changed = json!({ "first_name": "次郎", "last_name": "山田", "email": "jiro@example.com", "phone": null, "address": null });
+    let json = [("content-type", "application/json")];
+    here.server.send("PUT", "/v1/profiles/u-1", &json, changed.to_string()).expect(200);
+    assert_eq!((cached(), profile()), (Value::Null, json!("次郎")));
+
+    // Python invalidates and caches, Sekisho follows.
+    support::until(|| cached()["first_name"] == "次郎");
+    here.python("invalidate_cache", &[json!("u-1")]);
+    here.python("cache_profile", &[json!("u-1"), json!({ "user_id": "u-1", "first_name": "三郎" })]);
+    support::until(|| profile() == "三郎");
 }
 
 #[test]
