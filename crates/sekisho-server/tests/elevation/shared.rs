@@ -27,6 +27,44 @@ fn for_days(days: &str, tiles: &TileServer, redis: &RedisServer, more: &str) -> 
     TestServer::on_its_store(config)
 }
 
+/// A server that has told one height, and then its Redis comes to harm: it tells that and another one all the same.
+fn tells_heights_while(harm: impl Fn(&RedisServer), undo: impl Fn(&RedisServer)) {
+    let (tiles, redis) = (TileServer::start(ground::only(Layer::Dem5a, slope())), RedisServer::start());
+    let own = format!("store: {{ url: \"{}\", timeout: 1s }}", redis.url());
+    let server = on(&tiles, &redis, &format!(", layers: [dem5a], compat: off, {own}"));
+    let tells = |lon: f64| {
+        let answer = server.get(&format!("/v1/elevation?lat=35.1&lon={lon}")).expect(200);
+        assert_metres(&answer["elevation"], 400.0 + (lon - 138.2) * 1_000.0);
+    };
+    tells(138.2);
+    harm(&redis);
+    tells(138.3);
+    tells(138.2);
+    undo(&redis);
+    // The first of them, perhaps the one that was told meanwhile, and then of other tiles one that is kept again.
+    let mut lon = 138.4;
+    let is_kept = poll_until(Duration::from_secs(60), || {
+        lon += 0.02;
+        tells(lon);
+        let kept = redis.command(&["KEYS", "cycling:elevation:v1:data:*"]).items().len();
+        (kept >= 3).then_some(())
+    });
+    assert!(is_kept.is_some(), "it did not come back to Redis");
+}
+
+#[test]
+fn a_redis_that_is_full_keeps_no_tiles_and_heights_are_told() {
+    let limit = |redis: &RedisServer, bytes: &str| {
+        redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", bytes]).expect_success();
+    };
+    tells_heights_while(|redis| limit(redis, "1"), |redis| limit(redis, "0"));
+}
+
+#[test]
+fn a_redis_that_stands_still_holds_up_no_height() {
+    tells_heights_while(RedisServer::freeze, RedisServer::thaw);
+}
+
 fn tile() -> (u32, u32) {
     Pixel::of(at(35.1, 138.5001), Layer::Dem5a.zoom()).tile()
 }

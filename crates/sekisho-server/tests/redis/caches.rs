@@ -290,6 +290,36 @@ fn what_was_renewed_and_what_is_not_kept_say_so() {
     assert_eq!((reply.status, reply.header("cache-status")), (404, "sekisho; fwd=miss; ttl=0; detail=origin"));
 }
 
+/// A server that is told to stop ends the refresh that is out; what waits is for others.
+#[test]
+fn a_refresh_that_is_out_at_a_stop_is_finished() {
+    let redis = RedisServer::start();
+    let (calls, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(())));
+    let closed = gate.lock().unwrap();
+    let origin = Origin::start({
+        let (calls, gate) = (Arc::clone(&calls), Arc::clone(&gate));
+        move |stream| {
+            calls.fetch_add(1, Ordering::SeqCst);
+            drop(gate.lock());
+            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nnew").is_ok()
+        }
+    });
+    let refresh = ", rank: \"r:rank\", queue: \"r:queue\", refresh: { rate: 1/h }";
+    redis.command(&["ZADD", "r:rank", "100", "1:2", "1", "3:4"]).expect_success();
+    redis.command(&["SADD", "r:queue", "1:2", "3:4"]).expect_success();
+    let mut server = on_redis(&redis, &tiles(&format!("http://{}/{{z}}/{{x}}", origin.address), refresh));
+    until(|| calls.load(Ordering::SeqCst) == 1);
+    server.stop();
+    // It no longer listens, and waits for what is out.
+    until(|| std::net::TcpStream::connect(server.addresses.api).is_err());
+    assert_eq!(redis.command(&["HEXISTS", "t:1:2", "content"]).int(), 0);
+    drop(closed);
+    drop(server);
+    assert_eq!(redis.command(&["HGET", "t:1:2", "content"]).text(), "new");
+    assert_eq!(redis.command(&["SMEMBERS", "r:queue"]).items()[0].text(), "3:4", "it waits for somebody else");
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
 /// Only the cache has a Redis, and the limits are each process's own: the origin is asked at the pace of one all the same.
 #[test]
 fn the_pace_of_refreshes_is_kept_where_the_queue_is() {

@@ -1,6 +1,7 @@
 //! The first tier: decoded values in this process, bounded by count and by bytes.
 
-use std::fmt;
+use std::num::NonZero;
+use std::{fmt, thread};
 
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -9,6 +10,9 @@ use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 use super::key::Key;
 use crate::error::Invalid;
+
+/// Entries for which one lock is enough.
+const FEW: usize = 128;
 
 /// How much is kept in this process, and what goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,10 +121,17 @@ impl<V: Weighed> Modern<V> {
             // As many names of what went are remembered as entries fit, and not half of them: a recorded trace has a tenth more
             // hits by that, and zipf's loses one in a hundred.
             .ghost_allocation(1.0)
+            .shards(shards(room.entries))
             .build()
             .expect("both capacities are set");
         Self(Cache::with_options(options, Share(share), DefaultHashBuilder::default(), DefaultLifecycle::default()))
     }
+}
+
+/// Four for each processor, but no small ones: where the share of a shard is no whole number of entries, part of one is lost in each.
+fn shards(entries: usize) -> usize {
+    let processors = thread::available_parallelism().map_or(1, NonZero::get);
+    (entries / FEW).clamp(1, 4 * processors)
 }
 
 impl<V> fmt::Debug for Modern<V> {

@@ -204,3 +204,42 @@ async fn script_atomicity() {
     tasks.join_all().await;
     assert!(is_near(score(&*store, "k").await, 500.0));
 }
+
+/// While all of them decay, some are counted. Of each the accesses before its own decay are less by it and those after it are
+/// not, and that is all: what lies between reading and writing a score would be a part of an access.
+#[tokio::test]
+async fn script_atomicity_while_scores_decay() {
+    const BEFORE: u64 = 1_000;
+    const MORE: u64 = 40;
+    let server = RedisServer::start();
+    let clock = ManualClock::at(START);
+    let ranking = Ranking { factor: 0.93, ..Ranking::default() };
+    let store = Arc::new(on_redis(&server.url(), ranking, Arc::new(clock.clone())).await);
+    decay(&*store).await;
+    let all: Vec<_> = (0..2_000).map(|n| (key(&format!("15:{n}:7")), BEFORE)).collect();
+    store.count(&all).await.unwrap();
+    clock.advance(DAY);
+    let watched: Vec<_> = all.iter().step_by(50).map(|(key, _)| key.clone()).collect();
+    let counting = tokio::spawn({
+        let (store, watched) = (Arc::clone(&store), watched.clone());
+        async move {
+            for _ in 0..MORE {
+                store.count(&watched.iter().map(|key| (key.clone(), 1)).collect::<Vec<_>>()).await.unwrap();
+            }
+        }
+    });
+    let decaying = tokio::spawn({
+        let store = Arc::clone(&store);
+        async move { decay(&*store).await }
+    });
+    counting.await.unwrap();
+    decaying.await.unwrap();
+    let whole = BEFORE as f64 * ranking.factor + MORE as f64;
+    let mut between = 0;
+    for score in store.scores(&watched).await.unwrap() {
+        let early = (whole - score) / (1.0 - ranking.factor);
+        assert!((early - early.round()).abs() < 1e-6 && (0.0..=MORE as f64).contains(&early.round()), "{score}");
+        between += u64::from(early.round() > 0.0 && early.round() < MORE as f64);
+    }
+    assert!(between > 0, "no access came between");
+}
