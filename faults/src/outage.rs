@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::check::{Over, failures, over, slowest, to_be_back, to_notice};
 use crate::clock::{now, pass};
-use crate::ledger::{Entry, Label, Op, Outcome};
+use crate::ledger::{Entry, Label, Op};
 use crate::load::{HOT, Load, Mix};
 use crate::report::{Line, Target, percent, time};
 use crate::rig::{HELD, PASS, Rig, policy_of};
@@ -102,7 +102,7 @@ impl Outage {
             return Line::new("over the limit in the worst window", "10 %", "nothing was admitted", false);
         };
         let bound = self.formula_9(rig, worst.subject);
-        let holds = worst.share <= 0.10;
+        let holds = worst.share <= 0.10 && worst.share <= bound;
         let measured = format!("{} (formula 9 for it: {})", percent(worst.share.max(0.0)), percent(bound));
         Line::new("over the limit in the worst window", "10 %", measured, holds).toward(Target::OverSeen, worst.share)
     }
@@ -135,13 +135,13 @@ impl Outage {
         over(&self.entries, rig.settings.limit, rig.settings.window, |subject| subject < HOT)
     }
 
-    /// λ·a: what others may have been admitted since each instance last heard of the subject, times its share of it.
+    /// λ·a: what others may have been asked for since each instance last heard of the subject, times its share of it. Shares are whole
+    /// numbers: each may be one more.
     pub(crate) fn formula_9(&self, rig: &Rig, subject: usize) -> f64 {
         let (limit, instances) = (rig.settings.limit as f64, rig.instances.len());
         let of = |entry: &&Entry| entry.op == Op::Check && entry.subject == subject && entry.done <= self.fault;
-        let before = self.entries.iter().filter(of).filter(|entry| entry.outcome == Outcome::Admitted).count();
+        let before = self.entries.iter().filter(of).count();
         let first = self.entries.first().map_or(self.fault, |entry| entry.sent);
-        // More than the limit is not admitted, however often it is asked.
         let rate = before as f64 / self.fault.saturating_sub(first).as_secs_f64();
         let excess = (0..instances).map(|instance| {
             let heard = self.entries.iter().filter(of);
@@ -151,7 +151,7 @@ impl Outage {
                 .max();
             heard.map_or(limit, |at| (rate * self.fault.saturating_sub(at).as_secs_f64()).min(limit))
         });
-        excess.sum::<f64>() / instances as f64 / limit
+        (excess.sum::<f64>() / instances as f64 + instances as f64) / limit
     }
 
     pub(crate) fn total(&self, rig: &Rig, missing: Bound, surplus: Bound) -> Result<Vec<Line>> {

@@ -98,7 +98,7 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     stores.insert(0, store.redis().clone());
     clients.push((logins::STORE.to_owned(), store.redis().clone()));
     let own = open_outbound(config, &clock, stores, &mut clients).await?;
-    let limits = with_fallback(store, config.store.on_failure, u64::from(config.instances), &clock).await;
+    let limits = with_fallback(store, config.store.on_failure, config, &clock).await;
     let outbound = own.unwrap_or_else(|| Arc::clone(&limits));
     Ok(Backend { limits, outbound, sessions, revocations, caches, clients, keys, clock, kind })
 }
@@ -114,11 +114,11 @@ fn looked_at(config: &Config) -> [Option<&StoreUrl>; 3] {
 async fn with_fallback(
     store: RedisStore,
     on_failure: OnFailure,
-    instances: u64,
+    config: &Config,
     clock: &Arc<dyn Clock>,
 ) -> Arc<dyn LimitStore> {
-    let fleet = Roster::join(store.redis(), instances).await;
-    Arc::new(Fallback::new(Arc::new(store), on_failure, Arc::clone(clock), fleet).tended())
+    let fleet = Roster::join(store.redis(), u64::from(config.instances)).await;
+    Arc::new(Fallback::new(Arc::new(store), on_failure, config.memory, Arc::clone(clock), fleet).tended())
 }
 
 /// What requests that go out are counted in, if it is not the store of all. A Redis that only they have goes to `stores`; a
@@ -138,7 +138,7 @@ async fn open_outbound(
         if !looked_at(config).contains(&Some(&own.url)) {
             stores.push(store.redis().clone());
         }
-        return Ok(Some(with_fallback(store, outbound.settings.on_failure, u64::from(config.instances), clock).await));
+        return Ok(Some(with_fallback(store, outbound.settings.on_failure, config, clock).await));
     }
     match &outbound.state {
         Some(file) if config.store.url.is_none() => {

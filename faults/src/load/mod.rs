@@ -8,7 +8,7 @@ mod people;
 mod question;
 mod rotation;
 
-pub(crate) use mix::{HOT, Mix, SUBJECTS};
+pub(crate) use mix::{HOT, Mix, OTHERS, SUBJECTS};
 pub(crate) use people::jti;
 
 use std::sync::Arc;

@@ -80,8 +80,11 @@ impl Event {
 
     /// What a killed process was just asked is lost with it, and no fault of the others; nor is what one that stands still was.
     fn failed(&self, entries: &[Entry]) -> Line {
-        let is_lost =
-            |entry: &Entry| entry.outcome == Outcome::Cut || (self.class.halts && entry.outcome == Outcome::TimedOut);
+        let is_lost = |entry: &Entry| match entry.outcome {
+            Outcome::Cut => self.class.cuts,
+            Outcome::TimedOut => self.class.halts,
+            _ => false,
+        };
         let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
         let failed = failures(entries).into_iter().filter(|entry| !is_lost(entry));
         failed.for_each(|entry| *kinds.entry(format!("{:?} {:?}", entry.op, entry.outcome)).or_default() += 1);
@@ -113,7 +116,7 @@ pub(super) fn whole(entries: &[Entry], rig: &Rig, events: &[Event]) -> Result<Ve
     };
     let mut lines = compare(entries, rig, missing, surplus)?;
     let cut = entries.iter().filter(|entry| entry.op.is_decision() && entry.outcome == Outcome::Cut).count();
-    let kills = events.iter().filter(|event| event.class.name.contains("instance killed")).count();
+    let kills = events.iter().filter(|event| event.class.cuts).count();
     lines.push(Line::new("requests cut", "those under way at a kill: 36 each", cut.to_string(), cut <= kills * 36));
     // Nothing that Redis may lose has changed them since they were made, unless it loses everything.
     let lost = entries.iter().filter(|entry| entry.op == Op::Session && entry.outcome == Outcome::Unknown);

@@ -95,7 +95,7 @@ pub(crate) fn run(plan: Plan) -> Result<bool> {
     load.stop();
     let refused = load.refused() - refused;
     pass(settings.lease + Duration::from_secs(1));
-    let open = site.open_reservations();
+    let open = site.open_reservations()?;
 
     let entries = load.ledger.entries();
     let mut rows: Vec<(String, Vec<Line>)> =

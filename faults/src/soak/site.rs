@@ -5,8 +5,9 @@ use sekisho_testkit::{Fault, FaultProxy, RedisServer};
 use std::time::Duration;
 
 use crate::clock::pass;
-use crate::load::Load;
+use crate::load::{Load, OTHERS};
 use crate::rig::{Figures, Rig, Settings};
+use crate::rows::held;
 
 /// Five seconds of them.
 const LOOKS: usize = 50;
@@ -57,10 +58,10 @@ impl Site {
         self.servers[1 - self.primary].await_info("replication", "master_link_status:up");
     }
 
-    /// What all instances think is still open.
-    pub(super) fn open_reservations(&self) -> u64 {
-        let open = self.rig.instances.iter().map(|instance| instance.metric("sekisho_reservations_open"));
-        open.map(|open| open.unwrap_or_default() as u64).sum()
+    /// What Redis holds of all that was ever reserved.
+    pub(super) fn open_reservations(&self) -> Result<u64> {
+        let subjects = (0..OTHERS).map(|number| format!("s{number}")).chain(["open", "paused"].map(str::to_owned));
+        subjects.map(|subject| held(&self.rig.instances[0], &subject)).sum()
     }
 
     /// Of all instances together while nobody asks them anything, the least of some looks: what comes and goes with requests is

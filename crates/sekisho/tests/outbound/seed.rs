@@ -95,6 +95,7 @@ async fn tc_db_e_01_an_error_allows_the_request_if_it_is_to() {
         let fallback = sekisho::limits::Fallback::new(
             store.clone(),
             on_failure,
+            sekisho::limits::Capacity::default(),
             std::sync::Arc::new(clock.clone()),
             std::sync::Arc::new(sekisho::limits::Share::ALL),
         );

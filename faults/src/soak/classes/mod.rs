@@ -22,6 +22,8 @@ pub(super) struct Class {
     pub(super) loss: Loss,
     /// Whether an instance stands still, and whoever is just asking it gets no answer.
     pub(super) halts: bool,
+    /// Whether an instance is killed, and whoever is just asking it is cut off.
+    pub(super) cuts: bool,
     pub(super) run: Run,
 }
 
@@ -48,7 +50,7 @@ pub(super) const CARRIED: f64 = 0.10;
 const CUT_OFF: f64 = 2.0 / 3.0;
 
 const fn class(name: &'static str, over: f64, run: Run) -> Class {
-    Class { name, over, loss: Loss::Nothing, halts: false, run }
+    Class { name, over, loss: Loss::Nothing, halts: false, cuts: false, run }
 }
 
 const fn lossy(name: &'static str, loss: Loss, run: Run) -> Class {
@@ -70,7 +72,7 @@ pub(super) const CLASSES: [Class; 21] = [
     class("F23 Redis out of memory", CARRIED, redis::out_of_memory),
     class("F27 password changed", CARRIED, redis::password),
     class("F33 invalidations lost, and a token revoked", CARRIED, redis::deaf),
-    class("F38 instance killed with 500 reservations", 0.0, instances::killed),
+    Class { cuts: true, ..class("F38 instance killed with 500 reservations", 0.0, instances::killed) },
     Class { halts: true, ..class("F40 instance stands still 10 s", CARRIED, instances::frozen) },
     class("F43 seven bad configurations", 0.0, instances::bad_config),
     class("F50 a million strangers in a minute", 0.0, clients::strangers),

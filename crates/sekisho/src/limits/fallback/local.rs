@@ -27,7 +27,8 @@ use crate::store::memory::fingerprint::Fingerprint;
 
 /// Targets whose last figures are remembered.
 const SEEN: usize = 100_000;
-/// Targets that are handed over to the store afterwards. More are limited all the same, and only not added to its counts.
+/// Targets that are handed over to the store afterwards. More are limited all the same, from where they were last seen, and only not
+/// added to its counts.
 const DEBTS: usize = 100_000;
 /// Parts of policies that are kept: those of a configuration, and some that came with a request.
 const PARTS: usize = 1_024;
@@ -44,6 +45,8 @@ pub(super) struct Local {
     lives: Lives,
     books: Mutex<Books>,
     debts: AtomicUsize,
+    /// How many have begun without a debt.
+    untold: AtomicUsize,
     has_decided: AtomicBool,
 }
 
@@ -57,6 +60,8 @@ struct Books {
     /// By the address of the policy, which is kept with it.
     parts: HashMap<usize, (Arc<Policy>, Arc<Policy>)>,
     share: Option<Share>,
+    /// Those that have begun where they were last seen, and will not be handed over: there are too many.
+    untold: HashSet<Fingerprint>,
     /// Reservations that the store may have made as well, because only its answer was lost.
     doubtful: HashSet<Tag>,
 }
@@ -79,15 +84,16 @@ pub(super) enum Owed {
 }
 
 impl Local {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
         let clock = Arc::new(Aligned { clock, ahead: AtomicI64::new(0) });
         Self {
-            memory: MemoryStore::new(Capacity::default(), clock.clone()),
+            memory: MemoryStore::new(capacity, clock.clone()),
             clock,
             seen: quick_cache::sync::Cache::new(SEEN),
             lives: Lives(AtomicU64::new(Lives::NONE)),
             books: Mutex::default(),
             debts: AtomicUsize::new(0),
+            untold: AtomicUsize::new(0),
             has_decided: AtomicBool::new(false),
         }
     }
@@ -101,10 +107,21 @@ impl Local {
         self.debts.load(Ordering::Relaxed)
     }
 
+    /// How many are held in memory.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.memory.len()
+    }
+
     /// The store has answered for `target`.
     pub(super) fn saw(&self, target: &Target, life: u64, at: Timestamp, outcomes: &[RuleOutcome]) {
         self.clock.follow(at);
-        self.keep(self.memory.fingerprint(target), Seen::new(at, life, outcomes));
+        let print = self.memory.fingerprint(target);
+        self.keep(print, Seen::new(at, life, outcomes));
+        if self.untold.load(Ordering::Relaxed) > 0 {
+            // Next time it begins anew.
+            self.books.lock().untold.remove(&print);
+        }
     }
 
     fn keep(&self, print: Fingerprint, seen: Seen) {
@@ -201,12 +218,21 @@ impl Local {
         let part = books.part_of(target, share);
         let print = self.memory.fingerprint(target);
         let is_known = books.debts.get(&print).map(|debt| debt.first.is_some());
-        if is_known == Some(true) || (is_known.is_none() && books.debts.len() >= DEBTS) {
+        if is_known == Some(true) {
             return Ok(part);
         }
         let seen = self.seen.get(&print);
+        let is_told = is_known.is_some() || books.debts.len() < DEBTS;
+        // Of one that nobody has seen there is nothing to begin with.
+        if !is_told && (seen.is_none() || books.untold.len() >= SEEN || !books.untold.insert(print)) {
+            return Ok(part);
+        }
         let first = first_record(&target.policy, &part.policy, seen.as_ref(), share, self.memory.now());
         self.memory.exchange(&part, first.clone())?;
+        if !is_told {
+            self.untold.store(books.untold.len(), Ordering::Relaxed);
+            return Ok(part);
+        }
         let Books { debts, order, last, .. } = books;
         let debt = debts.entry(print).or_insert_with(|| {
             *last += 1;
@@ -308,6 +334,8 @@ impl Local {
         if books.debts.is_empty() {
             books.doubtful.clear();
             books.order.clear();
+            books.untold.clear();
+            self.untold.store(0, Ordering::Relaxed);
         }
     }
 

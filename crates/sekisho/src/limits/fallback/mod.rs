@@ -24,6 +24,7 @@ use futures_util::future::{Either, select};
 use smallvec::{SmallVec, smallvec};
 
 use super::decision::{Degraded, Ending};
+use super::memory::Capacity;
 use super::policy::{OnFailure, Policy};
 use super::reservation::Backing;
 use super::store::{
@@ -76,10 +77,11 @@ impl Fleet for crate::store::redis::Roster {
 }
 
 impl Fallback {
-    /// The clock is only for answers that the store did not give.
+    /// The clock is only for answers that the store did not give, and so is `capacity`.
     pub fn new(
         store: Arc<dyn LimitStore>,
         on_failure: OnFailure,
+        capacity: Capacity,
         clock: Arc<dyn Clock>,
         fleet: Arc<dyn Fleet>,
     ) -> Self {
@@ -89,7 +91,7 @@ impl Fallback {
             on_failure,
             fleet,
             is_away,
-            local: Local::new(clock),
+            local: Local::new(capacity, clock),
             pending: Pending::default(),
             #[cfg(feature = "redis")]
             caretaker: caretaker::Bell::default(),

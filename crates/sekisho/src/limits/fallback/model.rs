@@ -126,7 +126,7 @@ impl World {
             loses_answer: AtomicBool::new(false),
         });
         let (share, clock) = (Arc::new(Share::new(rank, instances)), Arc::new(self.clock.clone()));
-        let fallback = Fallback::new(link.clone(), OnFailure::Memory, clock, share);
+        let fallback = Fallback::new(link.clone(), OnFailure::Memory, Capacity::default(), clock, share);
         let limits = Limits::new(vec![policy.clone()], Arc::new(fallback.clone())).unwrap();
         (link, fallback, limits)
     }

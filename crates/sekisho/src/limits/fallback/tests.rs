@@ -95,7 +95,8 @@ async fn an_outage_is_admitted_charged_to_nobody_and_over_when_the_store_answers
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
     let store = crate::limits::MemoryStore::new(crate::limits::Capacity::default(), clock.clone());
     let flaky = Arc::new(Flaky { store, is_away: AtomicBool::new(false) });
-    let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Closed, clock, Arc::new(Share::ALL)));
+    let fallback =
+        Arc::new(Fallback::new(flaky.clone(), OnFailure::Closed, Capacity::default(), clock, Arc::new(Share::ALL)));
     let limits = Limits::new(vec![policy("open", OPEN), policy("shut", None)], fallback.clone()).unwrap();
     let charge = |policy: &str| Charge::new(policy, Subject::new("a").unwrap());
     let (open, both) = ([charge("open")], [charge("open"), charge("shut")]);
@@ -151,7 +152,7 @@ async fn f12_a_share_that_grows_in_an_outage_gives_nobody_more_than_was_begun_wi
     let store = crate::limits::MemoryStore::new(crate::limits::Capacity::default(), clock.clone());
     let (flaky, fleet) =
         (Arc::new(Flaky { store, is_away: AtomicBool::new(false) }), Arc::new(Fleeting(AtomicU64::new(3))));
-    let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Memory, clock, fleet.clone()));
+    let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Memory, Capacity::default(), clock, fleet.clone()));
     let rule = Rule::fixed_window(12, Duration::from_secs(60)).unwrap();
     let limits = Limits::new(vec![Policy::new("p", vec![rule]).unwrap()], fallback.clone()).unwrap();
     let admitted = async |subject: &str| {
@@ -174,4 +175,49 @@ async fn f12_a_share_that_grows_in_an_outage_gives_nobody_more_than_was_begun_wi
     flaky.is_away.store(true, Ordering::Relaxed);
     fleet.0.store(1, Ordering::Relaxed);
     assert_eq!([admitted("a").await, admitted("d").await], [0, 12], "with nothing in the books it begins as it is");
+}
+
+/// Limits of two a minute in front of a store that is away from now on, with `subjects` in memory at most.
+async fn cut_off(subjects: usize, before: &[&str]) -> (Arc<Flaky>, Arc<Fallback>, Limits) {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
+    let store = crate::limits::MemoryStore::new(Capacity::default(), clock.clone());
+    let flaky = Arc::new(Flaky { store, is_away: AtomicBool::new(false) });
+    let capacity = Capacity { subjects, ..Capacity::default() };
+    let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Memory, capacity, clock, Arc::new(Share::ALL)));
+    let rule = Rule::fixed_window(2, Duration::from_secs(60)).unwrap();
+    let limits = Limits::new(vec![Policy::new("p", vec![rule]).unwrap()], fallback.clone()).unwrap();
+    for subject in before {
+        assert!(is_admitted(&limits, subject).await);
+    }
+    flaky.is_away.store(true, Ordering::Relaxed);
+    (flaky, fallback, limits)
+}
+
+async fn is_admitted(limits: &Limits, subject: &str) -> bool {
+    limits.check(&[Charge::new("p", Subject::new(subject).unwrap())]).await.unwrap().allowed
+}
+
+#[tokio::test]
+async fn whoever_comes_after_the_books_are_full_begins_where_they_were_seen_all_the_same() {
+    let (flaky, _, limits) = cut_off(1_000_000, &["spent", "spent", "half"]).await;
+    for stranger in 0..100_000 {
+        assert!(is_admitted(&limits, &format!("x{stranger}")).await);
+    }
+    assert!(!is_admitted(&limits, "spent").await);
+    assert_eq!([is_admitted(&limits, "half").await, is_admitted(&limits, "half").await], [true, false]);
+    // The store has the word again, and then it goes once more.
+    flaky.is_away.store(false, Ordering::Relaxed);
+    assert!(is_admitted(&limits, "half").await, "what was admitted beyond the books is not told");
+    flaky.is_away.store(true, Ordering::Relaxed);
+    assert!(!is_admitted(&limits, "half").await);
+}
+
+#[tokio::test]
+async fn memory_is_bounded_in_an_outage_as_it_is_without_a_store() {
+    let (_, fallback, limits) = cut_off(1_000, &[]).await;
+    for stranger in 0..20_000 {
+        is_admitted(&limits, &format!("x{stranger}")).await;
+    }
+    let held = fallback.inner.local.held();
+    assert!((500..=1_000).contains(&held), "{held}");
 }
