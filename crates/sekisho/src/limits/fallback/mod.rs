@@ -50,6 +50,7 @@ struct Inner {
     /// Which part of the limits is this instance's.
     fleet: Arc<dyn Fleet>,
     is_away: AtomicBool,
+    saying: Saying,
     local: Local,
     pending: Pending,
     #[cfg(feature = "redis")]
@@ -85,12 +86,13 @@ impl Fallback {
         clock: Arc<dyn Clock>,
         fleet: Arc<dyn Fleet>,
     ) -> Self {
-        let is_away = AtomicBool::new(!store.is_well());
+        let is_away = !store.is_well();
         let inner = Inner {
             store,
             on_failure,
             fleet,
-            is_away,
+            is_away: AtomicBool::new(is_away),
+            saying: Saying::new(is_away),
             local: Local::new(capacity, clock),
             pending: Pending::default(),
             #[cfg(feature = "redis")]
@@ -111,19 +113,62 @@ impl Fallback {
     }
 }
 
+/// What the log was told. A store at the edge of its deadline goes and comes many times a second.
+#[derive(Debug)]
+struct Saying {
+    is_away: AtomicBool,
+    /// When that was last said, in microseconds.
+    at: AtomicU64,
+}
+
+impl Saying {
+    const AT_MOST_EACH: u64 = 1_000_000;
+
+    /// Whoever starts without a store says so.
+    fn new(is_away: bool) -> Self {
+        Self { is_away: AtomicBool::new(is_away), at: AtomicU64::new(0) }
+    }
+
+    /// Whether to say now that the store is away.
+    fn goes(&self, now: impl FnOnce() -> Timestamp) -> bool {
+        if self.is_away.load(Ordering::Relaxed) {
+            return false;
+        }
+        let (now, at) = (now().as_micros(), self.at.load(Ordering::Relaxed));
+        let is_due = at == 0 || now.abs_diff(at) >= Self::AT_MOST_EACH;
+        if !is_due || self.is_away.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        self.at.store(now, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether to say that it is back: only if it was said that it is away.
+    fn comes(&self) -> bool {
+        self.is_away.swap(false, Ordering::Relaxed)
+    }
+}
+
 impl Inner {
     /// An outage is two lines in the log, however many requests it meets.
     fn note<T>(&self, answer: Result<T, Error>) -> Result<T, Error> {
         let was_away = self.is_away.load(Ordering::Relaxed);
         match &answer {
             Err(Error::Unavailable { reason, .. }) => {
-                if !was_away && !self.is_away.swap(true, Ordering::Relaxed) {
+                if !was_away {
+                    self.is_away.store(true, Ordering::Relaxed);
+                }
+                if self.saying.goes(|| self.local.now()) {
                     tracing::warn!(reason, "the store does not answer; policies go on by their `on_failure`");
                 }
             }
             // One server of several may answer while another does not.
             _ => {
-                if was_away && self.store.is_well() && self.is_away.swap(false, Ordering::Relaxed) {
+                if was_away
+                    && self.store.is_well()
+                    && self.is_away.swap(false, Ordering::Relaxed)
+                    && self.saying.comes()
+                {
                     tracing::info!(owing = self.local.debts(), "the store answers again");
                 }
             }
