@@ -20,7 +20,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, select, try_join_all};
 use smallvec::{SmallVec, smallvec};
 
 use super::decision::{Degraded, Ending};
@@ -270,17 +270,19 @@ impl Inner {
         }
     }
 
-    /// The store is told what it does not know of these targets, so that it decides by the whole.
+    /// The store is told what it does not know of these targets, so that it decides by the whole. Of all of them at once: what is asked
+    /// right behind has to come after each.
     async fn hand_over<'a>(&self, targets: impl Iterator<Item = &'a Target> + Clone) -> Result<(), Error> {
-        for target in targets.filter(|target| self.is_memory(&target.policy)) {
+        let ours = targets.filter(|target| self.is_memory(&target.policy));
+        let each = ours.map(|target| async move {
             if self.local.owes(target) {
                 let goes_on = self.is_settling(target);
-                Box::pin(self.pay(target, goes_on)).await?;
+                self.pay(target, goes_on).await.map(drop)
             } else {
-                Box::pin(self.restore(target)).await?;
+                self.restore(target).await
             }
-        }
-        Ok(())
+        });
+        try_join_all(each).await.map(drop)
     }
 
     /// Hands over all that is owed for `target`. If this instance `goes_on` to decide, it does so from where it stands.

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use super::*;
 use crate::clock::ManualClock;
 use crate::key::Subject;
@@ -48,9 +50,20 @@ fn a_policy_in_shadow_mode_stops_nobody_unless_it_says_so() {
 struct Flaky {
     store: crate::limits::MemoryStore,
     is_away: AtomicBool,
+    /// What it was asked, where that is of interest: then it also takes its time over what it is told.
+    heard: Option<Mutex<Vec<&'static str>>>,
 }
 
 impl Flaky {
+    fn new(clock: Arc<ManualClock>) -> Self {
+        let store = crate::limits::MemoryStore::new(Capacity::default(), clock);
+        Self { store, is_away: AtomicBool::new(false), heard: None }
+    }
+
+    fn hears(&self, what: &'static str) {
+        self.heard.iter().for_each(|heard| heard.lock().push(what));
+    }
+
     /// Memory decides when it is asked, not when its future is polled: it must not even be asked.
     fn answer<'a, T: Send + 'a>(
         &'a self,
@@ -65,6 +78,7 @@ impl Flaky {
 
 impl LimitStore for Flaky {
     fn take<'a>(&'a self, take: &'a Take) -> StoreFuture<'a, Taken> {
+        self.hears("decide");
         self.answer(|store| store.take(take))
     }
     fn end<'a>(&'a self, end: &'a End) -> StoreFuture<'a, EndOutcome> {
@@ -74,7 +88,14 @@ impl LimitStore for Flaky {
         self.store.end_later(end);
     }
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
-        self.answer(|store| store.operate(target, operation))
+        if self.heard.is_none() {
+            return self.answer(|store| store.operate(target, operation));
+        }
+        StoreFuture::awaited(async move {
+            self.hears("count");
+            tokio::task::yield_now().await;
+            self.answer(|store| store.operate(target, operation)).await
+        })
     }
     fn ping(&self) -> StoreFuture<'_, ()> {
         self.answer(|store| store.ping())
@@ -93,8 +114,7 @@ impl LimitStore for Flaky {
 #[tokio::test]
 async fn an_outage_is_admitted_charged_to_nobody_and_over_when_the_store_answers() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
-    let store = crate::limits::MemoryStore::new(crate::limits::Capacity::default(), clock.clone());
-    let flaky = Arc::new(Flaky { store, is_away: AtomicBool::new(false) });
+    let flaky = Arc::new(Flaky::new(clock.clone()));
     let fallback =
         Arc::new(Fallback::new(flaky.clone(), OnFailure::Closed, Capacity::default(), clock, Arc::new(Share::ALL)));
     let limits = Limits::new(vec![policy("open", OPEN), policy("shut", None)], fallback.clone()).unwrap();
@@ -149,9 +169,7 @@ impl Fleet for Fleeting {
 #[tokio::test]
 async fn f12_a_share_that_grows_in_an_outage_gives_nobody_more_than_was_begun_with() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
-    let store = crate::limits::MemoryStore::new(crate::limits::Capacity::default(), clock.clone());
-    let (flaky, fleet) =
-        (Arc::new(Flaky { store, is_away: AtomicBool::new(false) }), Arc::new(Fleeting(AtomicU64::new(3))));
+    let (flaky, fleet) = (Arc::new(Flaky::new(clock.clone())), Arc::new(Fleeting(AtomicU64::new(3))));
     let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Memory, Capacity::default(), clock, fleet.clone()));
     let rule = Rule::fixed_window(12, Duration::from_secs(60)).unwrap();
     let limits = Limits::new(vec![Policy::new("p", vec![rule]).unwrap()], fallback.clone()).unwrap();
@@ -180,8 +198,7 @@ async fn f12_a_share_that_grows_in_an_outage_gives_nobody_more_than_was_begun_wi
 /// Limits of two a minute in front of a store that is away from now on, with `subjects` in memory at most.
 async fn cut_off(subjects: usize, before: &[&str]) -> (Arc<Flaky>, Arc<Fallback>, Limits) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
-    let store = crate::limits::MemoryStore::new(Capacity::default(), clock.clone());
-    let flaky = Arc::new(Flaky { store, is_away: AtomicBool::new(false) });
+    let flaky = Arc::new(Flaky::new(clock.clone()));
     let capacity = Capacity { subjects, ..Capacity::default() };
     let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Memory, capacity, clock, Arc::new(Share::ALL)));
     let rule = Rule::fixed_window(2, Duration::from_secs(60)).unwrap();
@@ -230,4 +247,20 @@ fn a25_a_store_that_goes_and_comes_is_told_of_once_a_second_and_one_that_stays_a
     assert!(!goes(10) && !saying.comes());
     assert!(!goes(500) && !goes(999) && goes(1_000), "it has stayed away");
     assert!(saying.comes() && !saying.comes());
+}
+
+#[tokio::test]
+async fn what_is_owed_for_several_is_told_before_any_of_them_is_decided() {
+    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
+    let flaky = Arc::new(Flaky { heard: Some(Mutex::default()), ..Flaky::new(clock.clone()) });
+    let all = Arc::new(Share::ALL);
+    let fallback = Fallback::new(flaky.clone(), OnFailure::Memory, Capacity::default(), clock, all);
+    let limits = Limits::new(vec![policy("p", None), policy("q", None)], Arc::new(fallback)).unwrap();
+    let both = ["p", "q"].map(|policy| Charge::new(policy, Subject::new("a").unwrap()));
+    flaky.is_away.store(true, Ordering::Relaxed);
+    assert!(limits.check(&both).await.unwrap().allowed);
+    flaky.is_away.store(false, Ordering::Relaxed);
+    flaky.heard.as_ref().unwrap().lock().clear();
+    limits.check(&both).await.unwrap();
+    assert_eq!(flaky.heard.as_ref().unwrap().lock()[..3], ["count", "count", "decide"]);
 }
