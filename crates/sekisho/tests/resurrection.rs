@@ -283,8 +283,15 @@ impl<'a> Bench<'a> {
         let what = format!("{acts:?}, crash after {crash:?}, order {trace:?}");
         if decided {
             self.assert_dead(&id, &what).await;
-            for new in processes[0].answer.iter().flatten() {
+            for new in processes.iter().flat_map(|process| process.answer.iter().flatten()) {
                 assert_ne!(new.sid, id.sid);
+                // Whoever ends all of a user's ends the session under every id that it got meanwhile.
+                if matches!(acts[0], Act::ForceLogout | Act::LogoutOfOthers) {
+                    self.assert_dead(new, &what).await;
+                }
+            }
+            if matches!(acts[0], Act::ForceLogout | Act::LogoutOfOthers) {
+                assert_eq!(sessions.list(&id.user).await.unwrap(), [], "{what}");
             }
         } else if is_rotation {
             // It crashed, and nobody knows a new id. The old one is as alive as before, or is dead for good.
@@ -518,6 +525,26 @@ async fn c10_no_interleaving_brings_a_session_back_on_one_server() {
     }
     println!("{histories} histories");
     assert!(histories > 1_000, "only {histories} histories");
+}
+
+/// A rotation that has read the session before its logout gives it no new id after it, nor does one keep what it was given before.
+#[tokio::test]
+async fn c10_no_interleaving_lets_a_session_live_on_under_a_new_id() {
+    let (server, cluster) = (RedisServer::start(), RedisCluster::start(3));
+    let one = Bench::new(&server.url(), Nodes::One(&server)).await;
+    let many = Bench::new(&cluster.url(), Nodes::Many(&cluster)).await;
+    let mut histories = [0; 3];
+    for end in [Act::ForceLogout, Act::LogoutOfOthers] {
+        for who in [0, 1] {
+            let memory = Bench::in_memory();
+            histories[0] += memory.explore(&[end, Act::Rotate, Act::Rotate], who, usize::MAX).await;
+            histories[1] += one.explore(&[end, Act::Rotate, Act::Save], who, usize::MAX).await;
+            histories[1] += one.explore(&[end, Act::Rotate, Act::Rotate], who, 2).await;
+            histories[2] += many.explore(&[end, Act::Rotate], who, 1).await;
+        }
+    }
+    println!("{histories:?} histories in memory, on one server and on a cluster");
+    assert!(histories.iter().all(|count| *count > 100), "only {histories:?} histories");
 }
 
 /// With copies a get and a save are plain commands, and what they rest on may have changed meanwhile: both where it is known
