@@ -147,7 +147,7 @@ fn a_session_opens_a_route_whoever_made_it() {
     let seen = here.upstream.seen();
     assert_eq!((seen.len(), &seen[0]["headers"]["x-sekisho-user"]), (1, &json!(USER)));
     here.server.send("DELETE", &format!("/v1/sessions/{USER}"), &[], String::new()).expect(200);
-    support::until(|| account("sess-1") == 401);
+    assert_eq!(account("sess-1"), 401, "the next request sees it");
 }
 
 #[test]
