@@ -3,8 +3,8 @@
 
 mod support;
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use sekisho::clock::{Clock as _, WallClock};
@@ -290,13 +290,22 @@ fn c32_what_is_known_to_be_revoked_stays_so_also_where_it_fails_open() {
 #[test]
 fn c20_c21_c22_c30_hostile_tokens_are_inactive_and_write_nothing() {
     let (redis, folder) = (RedisServer::start(), tempfile::tempdir().unwrap());
-    let (rsa, evil) = (Signer::rsa("RS256").named("k1"), Signer::ec("ES256").named("k1"));
+    let rsa = Signer::rsa("RS256").named("k1");
     let pem = rsa.public_pem();
     std::fs::write(folder.path().join("key.pem"), &pem).unwrap();
+    // Of another issuer, who may sign as the attacker does and whose key has the name that the attacker's has: nothing but the key differs.
+    let (ec, evil) = (Signer::ec("ES256").named("k1"), Signer::ec("ES256").named("k1"));
+    std::fs::write(folder.path().join("keys.json"), json!({ "keys": [ec.jwk()] }).to_string()).unwrap();
+    std::fs::write(folder.path().join("evil.pem"), evil.public_pem()).unwrap();
+    let evils_server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let evils_url = format!("http://{}/keys.json", evils_server.local_addr().unwrap());
     let file = folder.path().join("sekisho.yaml");
     // What is counted is kept elsewhere, so that whatever is written there was written for a token.
     let yaml = CONFIG
-        .replace("algorithms: [HS256], secret_env: JWT_SECRET", "algorithms: [RS256], pem: key.pem")
+        .replace(
+            "algorithms: [HS256], secret_env: JWT_SECRET }",
+            "algorithms: [RS256], pem: key.pem }, { iss: b, aud: [api], algorithms: [ES256, RS256], jwks: keys.json }",
+        )
         .replacen("tokens: {", &format!("tokens: {{ leeway: 5s, store: \"{}\",", redis.url()), 1);
     std::fs::write(&file, yaml).unwrap();
     let environment = Environment::from([("SEKISHO_API_TOKEN", "t0ken")]);
@@ -314,17 +323,23 @@ fn c20_c21_c22_c30_hostile_tokens_are_inactive_and_write_nothing() {
     until(|| ask(&good).status == 200);
     let unsigned = |alg: &str| format!("{}.{}.", part(&json!({ "alg": alg, "typ": "JWT" })), part(&claims(json!({}))));
     let public = Signer::hmac("HS256", pem.as_bytes());
+    let of_b = claims(json!({ "iss": "b" }));
+    for header in [json!({}), json!({ "jku": evils_url }), json!({ "x5u": evils_url }), json!({ "jwk": evil.jwk() })] {
+        assert_eq!(ask(&ec.token_with(&header, &of_b)).status, 200, "{header}: with its own key it would be taken");
+    }
     for (what, hostile) in [
         ("alg none", unsigned("none")),
         ("alg nOnE", unsigned("nOnE")),
         ("alg none, signed", rsa.token_with(&json!({ "alg": "none" }), &claims(json!({})))),
         ("the public key as a secret", public.token(&claims(json!({})))),
         ("the same, called RS256", public.token_with(&json!({ "alg": "RS256" }), &claims(json!({})))),
-        ("jku", evil.token_with(&json!({ "jku": "https://evil.example/jwks.json" }), &claims(json!({})))),
-        ("x5u", evil.token_with(&json!({ "x5u": "https://evil.example/cert.pem" }), &claims(json!({})))),
-        ("jwk", evil.token_with(&json!({ "jwk": evil.jwk() }), &claims(json!({})))),
-        ("jwk, called RS256", evil.token_with(&json!({ "alg": "RS256", "jwk": evil.jwk() }), &claims(json!({})))),
-        ("kid of a path", evil.token_with(&json!({ "alg": "RS256", "kid": "../../key.pem" }), &claims(json!({})))),
+        ("jku", evil.token_with(&json!({ "jku": evils_url }), &of_b)),
+        ("x5u", evil.token_with(&json!({ "x5u": evils_url }), &of_b)),
+        ("jwk", evil.token_with(&json!({ "jwk": evil.jwk() }), &of_b)),
+        ("jwk of RS256", rsa.token_with(&json!({ "jwk": rsa.jwk() }), &of_b)),
+        ("kid of a path", evil.token_with(&json!({ "kid": "evil.pem" }), &of_b)),
+        ("kid of a whole path", evil.token_with(&json!({ "kid": folder.path().join("evil.pem") }), &of_b)),
+        ("kid of a path, with the right key", ec.token_with(&json!({ "kid": "../../keys.json" }), &of_b)),
         ("no exp", rsa.token(&claims(json!({ "exp": null })))),
         ("no jti", rsa.token(&claims(json!({ "jti": null })))),
         // Five seconds of leeway, and one more.
@@ -347,6 +362,8 @@ fn c20_c21_c22_c30_hostile_tokens_are_inactive_and_write_nothing() {
         let revoked = call(&server, "/oauth/revoke", &form);
         assert_eq!((revoked.status, revoked.text.as_str()), (200, ""), "{what}");
     }
+    evils_server.set_nonblocking(true).unwrap();
+    assert_eq!(evils_server.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody asked the attacker");
     let megabyte = rsa.token(&claims(json!({ "filler": "x".repeat(1 << 20) })));
     for path in ["/oauth/introspect", "/oauth/revoke"] {
         assert_eq!(call(&server, path, &form_of(&megabyte)).status, 413, "{path}");

@@ -1,6 +1,7 @@
 //! No resurrection: every interleaving of a logout with others that write the same session, at each of their calls to the
 //! store, and with a crash of the logout or of a writer after any of them. Each run is a history of its own in memory or on a
-//! real Redis: after it the session is not alive, and its key is gone as soon as somebody has looked.
+//! real Redis: after it the session is not alive, and its key is gone as soon as somebody has looked. And every interleaving of
+//! logins of one user, of which some are too many.
 //!
 //! The explorer replays: a schedule says which process makes the next call; when a run has ended, the last choice that has an
 //! alternative is changed, until none has.
@@ -144,6 +145,10 @@ impl SessionStore for Stepped {
         Box::pin(self.1.one(async move { self.0.end_others(keep, terms).await }))
     }
 
+    fn end_surplus<'a>(&'a self, saved: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, ()> {
+        Box::pin(self.1.one(async move { self.0.end_surplus(saved, terms).await }))
+    }
+
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, terms: &'a Terms) -> StoreFuture<'a, ()> {
         Box::pin(self.1.one(async move { self.0.keep_instead(old, new, terms).await }))
     }
@@ -270,21 +275,7 @@ impl<'a> Bench<'a> {
         }
 
         let mut processes: Vec<_> = acts.iter().map(|act| self.start(*act, &id, &document)).collect();
-        let mut trace = Vec::new();
-        processes.iter_mut().for_each(Process::wake);
-        loop {
-            let is_crashed = |i: usize, taken| crash.is_some_and(|(who, most)| i == who && taken >= most);
-            let able: Vec<usize> = (0..processes.len())
-                .filter(|i| processes[*i].running.is_some() && !is_crashed(*i, processes[*i].taken))
-                .collect();
-            if able.is_empty() {
-                break;
-            }
-            let next = choose.next_of(&able, trace.last().copied());
-            trace.push(next);
-            processes[next].step().await;
-            self.settle().await;
-        }
+        let trace = self.interleave(&mut processes, crash, choose).await;
         // What is done by the first write stays done. A logout that crashed before it has said nothing.
         let has_decided = processes[0].taken >= 1 || processes[0].answer.is_some();
         let is_rotation = acts[0] == Act::Rotate;
@@ -292,8 +283,15 @@ impl<'a> Bench<'a> {
         let what = format!("{acts:?}, crash after {crash:?}, order {trace:?}");
         if decided {
             self.assert_dead(&id, &what).await;
-            for new in processes[0].answer.iter().flatten() {
+            for new in processes.iter().flat_map(|process| process.answer.iter().flatten()) {
                 assert_ne!(new.sid, id.sid);
+                // Whoever ends all of a user's ends the session under every id that it got meanwhile.
+                if matches!(acts[0], Act::ForceLogout | Act::LogoutOfOthers) {
+                    self.assert_dead(new, &what).await;
+                }
+            }
+            if matches!(acts[0], Act::ForceLogout | Act::LogoutOfOthers) {
+                assert_eq!(sessions.list(&id.user).await.unwrap(), [], "{what}");
             }
         } else if is_rotation {
             // It crashed, and nobody knows a new id. The old one is as alive as before, or is dead for good.
@@ -305,6 +303,72 @@ impl<'a> Bench<'a> {
             }
         }
         crash.is_some_and(|(who, _)| processes[who].answer.is_none())
+    }
+
+    /// Says in which order they made their calls.
+    async fn interleave(
+        &self,
+        processes: &mut [Process<'_>],
+        crash: Option<(usize, usize)>,
+        choose: &mut Schedule,
+    ) -> Vec<usize> {
+        let mut trace = Vec::new();
+        processes.iter_mut().for_each(Process::wake);
+        loop {
+            let is_crashed = |i: usize, taken| crash.is_some_and(|(who, most)| i == who && taken >= most);
+            let able: Vec<usize> = (0..processes.len())
+                .filter(|i| processes[*i].running.is_some() && !is_crashed(*i, processes[*i].taken))
+                .collect();
+            if able.is_empty() {
+                return trace;
+            }
+            let next = choose.next_of(&able, trace.last().copied());
+            trace.push(next);
+            processes[next].step().await;
+            self.settle().await;
+        }
+    }
+
+    /// So many log in at once where `most` may be, the last of them with a session that began long ago; as many stood there
+    /// before. Says how many interleavings there are.
+    async fn explore_logins(&self, logins: usize, most: usize, preemptions: usize) -> usize {
+        let terms = Terms { max_per_user: Some(most), ..TERMS };
+        let new = Document::new(format!(r#"{{"created_at":"{}"}}"#, write_time(self.clock.now()))).unwrap();
+        let (old, mut histories) = (self.document(), 0);
+        let mut schedule = Schedule { preemptions, ..Schedule::default() };
+        loop {
+            let user = UserId::new(format!("u{:016x}", rand_number())).unwrap();
+            let named = |name: &str, i: usize| SessionId::new(user.as_str(), format!("{name}{i}")).unwrap();
+            let stood: Vec<_> = (0..most).map(|i| named("stood", i)).collect();
+            let ids: Vec<_> = (0..logins).map(|i| named("new", i)).collect();
+            let sessions = self.sessions(self.store.at_once()).with_terms(terms);
+            for id in &stood {
+                sessions.put(id, &new, None).await.unwrap();
+            }
+            let mut processes: Vec<_> = Vec::new();
+            for (i, id) in ids.iter().enumerate() {
+                let steps = Arc::new(Steps::default());
+                let sessions = self.sessions(self.store.in_steps(&steps)).with_terms(terms);
+                let document = if i + 1 == logins { &old } else { &new };
+                let running = Box::pin(async move {
+                    let put = sessions.put(id, document, None).await.unwrap();
+                    assert!(matches!(put, sekisho::sessions::Put::Stored(_)), "{put:?}");
+                    Vec::new()
+                });
+                processes.push(Process { running: Some(running), steps, answer: None, taken: 0 });
+            }
+            let trace = self.interleave(&mut processes, None, &mut schedule).await;
+            let mut alive = Vec::new();
+            for id in stood.iter().chain(&ids) {
+                alive.extend(sessions.get(id).await.unwrap().map(|session| session.id.sid));
+            }
+            assert_eq!(alive.len(), most, "{alive:?} are alive: {logins} logins, order {trace:?}");
+            assert_eq!(sessions.list(&user).await.unwrap().len(), most, "order {trace:?}");
+            histories += 1;
+            if !schedule.advance() {
+                return histories;
+            }
+        }
     }
 
     async fn assert_dead(&self, id: &SessionId, what: &str) {
@@ -463,6 +527,26 @@ async fn c10_no_interleaving_brings_a_session_back_on_one_server() {
     assert!(histories > 1_000, "only {histories} histories");
 }
 
+/// A rotation that has read the session before its logout gives it no new id after it, nor does one keep what it was given before.
+#[tokio::test]
+async fn c10_no_interleaving_lets_a_session_live_on_under_a_new_id() {
+    let (server, cluster) = (RedisServer::start(), RedisCluster::start(3));
+    let one = Bench::new(&server.url(), Nodes::One(&server)).await;
+    let many = Bench::new(&cluster.url(), Nodes::Many(&cluster)).await;
+    let mut histories = [0; 3];
+    for end in [Act::ForceLogout, Act::LogoutOfOthers] {
+        for who in [0, 1] {
+            let memory = Bench::in_memory();
+            histories[0] += memory.explore(&[end, Act::Rotate, Act::Rotate], who, usize::MAX).await;
+            histories[1] += one.explore(&[end, Act::Rotate, Act::Save], who, usize::MAX).await;
+            histories[1] += one.explore(&[end, Act::Rotate, Act::Rotate], who, 2).await;
+            histories[2] += many.explore(&[end, Act::Rotate], who, 1).await;
+        }
+    }
+    println!("{histories:?} histories in memory, on one server and on a cluster");
+    assert!(histories.iter().all(|count| *count > 100), "only {histories:?} histories");
+}
+
 /// With copies a get and a save are plain commands, and what they rest on may have changed meanwhile: both where it is known
 /// before, and where it is read in the same call.
 #[tokio::test]
@@ -526,6 +610,33 @@ async fn c10_no_interleaving_brings_a_session_back_on_a_cluster() {
         for who in [0, 1] {
             histories += bench.explore(&[end, Act::Save, Act::OldClientLate], who, 1).await;
         }
+    }
+    println!("{histories} histories");
+    assert!(histories > 1_000, "only {histories} histories");
+}
+
+/// Whoever is one too many ends others, who end others too: as many are left as may be, never fewer and never more.
+#[tokio::test]
+async fn c09_no_interleaving_of_logins_leaves_fewer_or_more_than_may_be() {
+    let (memory, server) = (Bench::in_memory(), RedisServer::start());
+    let one = Bench::new(&server.url(), Nodes::One(&server)).await;
+    let mut histories = [0; 2];
+    for most in [1, 2] {
+        histories[0] += memory.explore_logins(4, most, usize::MAX).await;
+        histories[1] += one.explore_logins(2, most, usize::MAX).await;
+        histories[1] += one.explore_logins(3, most, 2).await;
+    }
+    println!("{histories:?} histories in memory and on one server");
+    assert!(histories.iter().all(|count| *count > 1_000), "only {histories:?} histories");
+}
+
+#[tokio::test]
+async fn c09_no_interleaving_of_logins_leaves_fewer_or_more_than_may_be_on_a_cluster() {
+    let cluster = RedisCluster::start(3);
+    let bench = Bench::new(&cluster.url(), Nodes::Many(&cluster)).await;
+    let mut histories = bench.explore_logins(2, 1, 2).await;
+    for most in [1, 2] {
+        histories += bench.explore_logins(3, most, 1).await;
     }
     println!("{histories} histories");
     assert!(histories > 1_000, "only {histories} histories");

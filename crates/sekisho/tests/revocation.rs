@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sekisho::Error;
-use sekisho::clock::{Clock, Timestamp, WallClock};
+use sekisho::clock::{Clock, ManualClock, Timestamp, WallClock};
 use sekisho::revocation::{Jti, Revocations, Terms, Token, TokenKind, Verdict, Whom};
 use sekisho::store::redis::{Options, Redis, key_slot};
 use sekisho_testkit::{RedisCluster, RedisServer, poll_until};
@@ -224,6 +224,42 @@ async fn c32_a55_a_killed_server_means_unavailable_and_never_a_silent_yes() {
     until("it is available again", || check(&revocations, "good") == Ok(Verdict::Good)).await;
     assert!(is_revoked(&revocations, "revoked"));
     until("it is written", || server.command(&["EXISTS", "blacklist:access:new"]).int() == 1).await;
+}
+
+/// Also where nobody follows, as on an instance that only has an API.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn c32_what_was_revoked_in_an_outage_is_written_however_long_it_lasts() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    for is_followed in [true, false] {
+        let (server, clock) = (RedisServer::start(), ManualClock::at(now()));
+        let redis = Redis::connect(&server.url(), Options::default()).await.unwrap();
+        let revocations = Revocations::redis(&redis, Arc::new(clock.clone()));
+        if is_followed {
+            revocations.follow();
+            until("it is current", || is_current(&revocations)).await;
+        }
+        server.kill9();
+        let revoke = async |jti: &str, lives: Duration| {
+            let jti = Jti::new(jti).unwrap();
+            revocations.revoke(TokenKind::Access, &jti, clock.now() + lives).await
+        };
+        assert!(revoke("short", HOUR).await.is_err() && revoke("long", HOUR * 5).await.is_err());
+        assert!(revocations.end_before(Whom::User("alice"), clock.now(), HOUR * 5).await.is_err());
+        // Nobody waits for the answer of this one.
+        let left = Jti::new("left").unwrap();
+        let mut leaving = Box::pin(revocations.revoke(TokenKind::Access, &left, clock.now() + HOUR * 5));
+        std::future::poll_fn(|context| std::task::Poll::Ready(leaving.as_mut().poll(context).is_ready())).await;
+        drop(leaving);
+        clock.advance(HOUR * 3);
+        server.restart();
+        for key in ["blacklist:access:long", "blacklist:access:left", "nbf:user:alice"] {
+            until("it is written", || server.command(&["EXISTS", key]).int() == 1).await;
+            let left = server.command(&["TTL", key]).int();
+            assert!((7_000..=7_200).contains(&left), "{key} is kept for what is left of it, and not for {left} s");
+        }
+        assert_eq!(server.command(&["EXISTS", "blacklist:access:short"]).int(), 0, "it had run out");
+        revoke("after", HOUR).await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -253,9 +253,6 @@ pub(super) async fn end_all(
         mark.map_err(|error| app.problem(&error))
     };
     let mark = app.audit.of(&operator, act, doing).await?;
-    if except.is_none() {
-        profiles::forget(&app, user.as_str()).await;
-    }
     Ok(Json(EndedView { not_before: mark.as_millis_ceil() }))
 }
 
@@ -269,11 +266,13 @@ pub(super) async fn terms(State(app): State<Arc<App>>) -> Json<TermsView> {
     })
 }
 
-/// Sessions and tokens may be kept apart: the mark is written for both, at the same time.
+/// Sessions and tokens may be kept apart: the mark is written for both, and what is cached of the user goes, all at the same
+/// time. Only the marks can fail: without them nobody is logged out.
 async fn end_everything(app: &App, user: &UserId) -> Result<Timestamp, Error> {
     let now = app.backend.clock.now();
     let tokens = app.backend.revocations.end_before(Whom::User(user.as_str()), now, KEEP_MARKS);
-    let (mark, tokens) = tokio::join!(app.sessions.end_all(user), tokens);
+    let profile = profiles::forget(app, user.as_str());
+    let (mark, tokens, ()) = tokio::join!(app.sessions.end_all(user), tokens, profile);
     tokens.and(mark)
 }
 

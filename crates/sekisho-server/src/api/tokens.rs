@@ -125,11 +125,16 @@ pub(super) async fn not_before(
     }
     let whom = body.user.as_deref().map_or(Whom::Everyone, Whom::User);
     let act = Act::ending("not_before").maybe("user", body.user.as_deref()).about("time", at.as_millis_ceil());
-    let doing = async { end_before(&app, whom, at).await.map_err(|error| app.problem(&error)) };
+    let profile = async {
+        if let Some(user) = &body.user {
+            profiles::forget(&app, user).await;
+        }
+    };
+    let doing = async {
+        let (ended, ()) = tokio::join!(end_before(&app, whom, at), profile);
+        ended.map_err(|error| app.problem(&error))
+    };
     app.audit.of(&operator, act, doing).await?;
-    if let Some(user) = &body.user {
-        profiles::forget(&app, user).await;
-    }
     Ok(Json(NotBefore { not_before: at.as_millis_ceil(), user: body.user }))
 }
 

@@ -14,6 +14,8 @@ mod redis;
 mod replica;
 mod table;
 mod verdict;
+#[cfg(feature = "redis")]
+mod writes;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Revocations on Redis: written so that any client can read them, and known here whoever wrote them.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,15 +9,15 @@ use std::time::Duration;
 use metrics::Histogram;
 use parking_lot::Mutex;
 use redis::Value;
-use tokio::time::sleep;
 
 use super::names::{Jti, TokenKind, Whom};
 use super::replica::Replica;
 use super::verdict::read_mark;
+use super::writes::{Write, Writes};
 use crate::clock::{Reader, Stopwatch, Timestamp};
 use crate::error::Error;
 use crate::store::redis::tracking::{Follow, Followed, Left, Tracking};
-use crate::store::redis::{self as plumbing, Job, Redis, Script};
+use crate::store::redis::{self as plumbing, Redis};
 
 /// The glob is one for both prefixes, so that a scan is needed only once.
 const FOLLOWED: Followed = Followed {
@@ -30,17 +30,9 @@ const UNTIL_SEEN: Duration = Duration::from_secs(900);
 const LEEWAY: Duration = Duration::from_secs(600);
 /// A key without a deadline is believed for this long after it was last read; it is read again every few minutes.
 const WITHOUT_DEADLINE: Duration = Duration::from_secs(7 * 86_400);
-/// What this process has written lately is written again when a server comes back: it may come back without it.
-const WRITTEN_LATELY: Duration = Duration::from_secs(60);
-const WRITTEN_AT_MOST: usize = 10_000;
-const WRITE_ATTEMPTS: u32 = 50;
-const WRITE_AGAIN: Duration = Duration::from_millis(100);
 /// How long after an outage what is known counts as no newer than when it began. Others come back a little later, and have yet to tell of
 /// what they could not: longer than it takes them to connect and write.
 const SETTLING: Duration = Duration::from_millis(800);
-/// Thirty years: more than Redis and the script have trouble with.
-const LONGEST: Duration = Duration::from_secs(946_080_000);
-
 /// Whoever revokes would rather wait than hear that it may not have happened.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -53,10 +45,9 @@ pub(super) struct Remote {
 /// What the connections write into.
 struct Store {
     redis: Redis,
-    script: Arc<Script>,
+    writes: Arc<Writes>,
     replica: Arc<Replica>,
     clock: Arc<Reader>,
-    lately: Mutex<VecDeque<(Timestamp, Job)>>,
     outage: Outage,
     /// Own writes that Redis has not told us of yet, to measure how long it takes.
     awaited: Mutex<HashMap<Vec<u8>, Stopwatch>>,
@@ -65,12 +56,12 @@ struct Store {
 
 impl Remote {
     pub(super) fn new(redis: &Redis, replica: Arc<Replica>, clock: Arc<Reader>) -> Self {
+        let redis = redis.with_timeout(PATIENCE);
         let store = Store {
-            redis: redis.with_timeout(PATIENCE),
-            script: Arc::new(Script::new(include_str!("scripts/revoke.lua"))),
+            writes: Arc::new(Writes::new(redis.clone(), Arc::clone(&clock))),
+            redis,
             replica,
             clock,
-            lately: Mutex::default(),
             outage: Outage::default(),
             awaited: Mutex::default(),
             propagation: OnceLock::new(),
@@ -108,24 +99,23 @@ impl Remote {
         if self.is_followed() {
             self.store.await_word_of(key.clone());
         }
-        self.write(job(&key, "revoke", 0, keep)).await
+        self.write(Write { until: self.store.now() + keep, key, what: "revoke", mark: 0 }).await
     }
 
     pub(super) async fn set_mark(&self, whom: Whom<'_>, at: Timestamp, keep: Duration) -> Result<(), Error> {
-        self.write(job(&mark_key(whom), "mark", at.as_millis_ceil(), keep)).await
+        let (until, mark) = (self.store.now() + keep, at.as_millis_ceil());
+        self.write(Write { until, key: mark_key(whom), what: "mark", mark }).await
     }
 
     pub(super) async fn is_revoked(&self, kind: TokenKind, jti: &Jti) -> Result<bool, Error> {
-        let asked = job(&token_key(kind, jti), "ask", 0, Duration::ZERO);
-        match self.store.redis.run(&self.store.script, asked).await.map_err(unavailable)? {
+        match self.store.writes.ask(&token_key(kind, jti)).await.map_err(unavailable)? {
             Value::Int(found) => Ok(found != 0),
             other => Err(failed(format!("{other:?} does not answer what was asked"))),
         }
     }
 
-    async fn write(&self, job: Job) -> Result<(), Error> {
-        self.store.remember(job.clone());
-        self.store.redis.run(&self.store.script, job).await.map(drop).map_err(unavailable)
+    async fn write(&self, write: Write) -> Result<(), Error> {
+        self.store.writes.write(write).await.map_err(unavailable)
     }
 }
 
@@ -170,15 +160,6 @@ impl Store {
         Timestamp::from_micros(self.clock.now())
     }
 
-    fn remember(&self, job: Job) {
-        let now = self.now();
-        let mut lately = self.lately.lock();
-        while lately.front().is_some_and(|(at, _)| now.since(*at) > WRITTEN_LATELY) || lately.len() >= WRITTEN_AT_MOST {
-            lately.pop_front();
-        }
-        lately.push_back((now, job));
-    }
-
     fn await_word_of(&self, key: Vec<u8>) {
         let mut awaited = self.awaited.lock();
         // Word of some may never come; they must not pile up.
@@ -196,9 +177,7 @@ impl Store {
             // A mark that cannot be read is one all the same: what was issued until now ends. It is written so that all agree
             // on when that was.
             tracing::warn!(?whom, "a not-before mark is not a number of milliseconds; it becomes one of now");
-            let (redis, script) = (self.redis.clone(), Arc::clone(&self.script));
-            let job = job(&mark_key(whom), "mark", now.as_millis_ceil(), Duration::ZERO);
-            self.redis.later(async move { redis.run(&script, job).await.map(drop) });
+            self.writes.write_once(&mark_key(whom), now.as_millis_ceil());
         }
     }
 }
@@ -240,25 +219,8 @@ impl Follow for Store {
     }
 
     fn caught_up(&self) {
-        let now = self.now();
-        self.outage.ends(now);
-        let is_recent = |(at, _): &&(Timestamp, Job)| now.since(*at) <= WRITTEN_LATELY;
-        let jobs: Vec<Job> = self.lately.lock().iter().filter(is_recent).map(|(_, job)| job.clone()).collect();
-        let (redis, script) = (self.redis.clone(), Arc::clone(&self.script));
-        self.redis.later(async move {
-            for job in jobs {
-                // The connection that writes may come back a little later than the one that follows.
-                let mut attempt = 1;
-                while let Err(error) = redis.run(&script, job.clone()).await {
-                    if attempt == WRITE_ATTEMPTS {
-                        return Err(error);
-                    }
-                    attempt += 1;
-                    sleep(WRITE_AGAIN).await;
-                }
-            }
-            Ok::<(), plumbing::Error>(())
-        });
+        self.outage.ends(self.now());
+        self.writes.repeat_lately();
     }
 }
 
@@ -305,18 +267,6 @@ fn mark_key(whom: Whom<'_>) -> Vec<u8> {
         Whom::Everyone => b"nbf:all".to_vec(),
         Whom::User(user) => format!("nbf:user:{user}").into_bytes(),
     }
-}
-
-/// A repeat changes nothing: what is greater stays.
-fn job(key: &[u8], what: &str, mark: u64, keep: Duration) -> Job {
-    let keep = keep.min(LONGEST).as_micros().div_ceil(1_000).max(1);
-    let mut job = Job::with_capacity(key.len() + 40);
-    job.repeatable = true;
-    job.add_key(|bytes| bytes.extend_from_slice(key));
-    job.add_argument(|bytes| bytes.extend_from_slice(what.as_bytes()));
-    job.add_argument(|bytes| bytes.extend_from_slice(mark.to_string().as_bytes()));
-    job.add_argument(|bytes| bytes.extend_from_slice(keep.to_string().as_bytes()));
-    job
 }
 
 fn unavailable(error: plumbing::Error) -> Error {

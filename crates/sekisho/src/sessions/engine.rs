@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::document::{Document, write_time};
 use super::id::{SessionId, Sid, UserId};
-use super::store::{Over, Save, Saved, Session, SessionStore, Terms};
+use super::store::{Over, Save, Saved, Session, SessionStore, Terms, sort_newest_first};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Invalid};
 
@@ -133,7 +133,7 @@ impl Sessions {
     /// Those that are known and alive, the newest first.
     pub async fn list(&self, user: &UserId) -> Result<Vec<Session>, Error> {
         let mut sessions = self.store.list(user, &self.terms).await?;
-        sessions.sort_by(|a, b| b.since.cmp(&a.since).then_with(|| a.id.sid.cmp(&b.id.sid)));
+        sort_newest_first(&mut sessions);
         Ok(sessions)
     }
 
@@ -194,25 +194,13 @@ impl Sessions {
             Saved::Changed(_) => Ok(Put::Changed),
             Saved::Saved { known, ttl, since } => {
                 if self.terms.max_per_user.is_some_and(|most| known > most) {
-                    self.end_oldest(save.id).await?;
+                    self.store.end_surplus(save.id, &self.terms).await?;
                 }
                 let (id, document) = (save.id.clone(), save.document.clone());
                 let idle = self.terms.idle(&document, save.idle);
                 Ok(Put::Stored(Session { id, document, ttl, since, idle }))
             }
         }
-    }
-
-    /// Ends as many as are too many, the oldest first, never the one that was stored last. Two that do this at once end the
-    /// same ones.
-    async fn end_oldest(&self, last: &SessionId) -> Result<(), Error> {
-        let Some(most) = self.terms.max_per_user else { return Ok(()) };
-        let sessions = self.list(&last.user).await?;
-        let others = sessions.iter().filter(|session| session.id != *last);
-        for session in others.skip(most.saturating_sub(1)) {
-            self.end(&session.id).await?;
-        }
-        Ok(())
     }
 
     /// What has to be kept of how long it was stored for: nothing, where terms and document say as much.

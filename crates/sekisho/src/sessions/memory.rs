@@ -10,7 +10,7 @@ use parking_lot::{Mutex, RwLock};
 use super::document::Document;
 use super::id::{SessionId, Sid, UserId};
 use super::judge::{Facts, Verdict, begun, believed, is_marked, judge};
-use super::store::{Over, Save, Saved, Session, SessionStore, StoreFuture, Terms};
+use super::store::{Over, Save, Saved, Session, SessionStore, StoreFuture, Terms, sort_newest_first};
 use crate::clock::{Clock, Timestamp};
 use crate::error::Error;
 
@@ -214,6 +214,12 @@ impl User {
         }
     }
 
+    fn look_at_all(&mut self, id: &UserId, now: Timestamp, all: Option<Timestamp>, terms: &Terms) -> Vec<Session> {
+        let sids: Vec<_> = self.sessions.keys().cloned().collect();
+        let look = |sid| self.look(&SessionId { user: id.clone(), sid }, now, all, terms);
+        sids.into_iter().filter_map(look).collect()
+    }
+
     fn finish(&mut self, sid: &Sid, now: Timestamp, terms: &Terms) -> bool {
         self.ended.insert(sid.clone(), Until { value: (), until: now + terms.keep_ended() });
         self.seen.remove(sid);
@@ -303,12 +309,7 @@ impl SessionStore for MemoryStore {
     }
 
     fn list<'a>(&'a self, user: &'a UserId, terms: &'a Terms) -> StoreFuture<'a, Vec<Session>> {
-        let alive = self.read(user, |found, now, all| {
-            let sids: Vec<_> = found.sessions.keys().cloned().collect();
-            let look = |sid| found.look(&SessionId { user: user.clone(), sid }, now, all, terms);
-            sids.into_iter().filter_map(look).collect()
-        });
-        ready(alive.unwrap_or_default())
+        ready(self.read(user, |found, now, all| found.look_at_all(user, now, all, terms)).unwrap_or_default())
     }
 
     fn end_before<'a>(
@@ -345,6 +346,21 @@ impl SessionStore for MemoryStore {
             }
             now
         }))
+    }
+
+    fn end_surplus<'a>(&'a self, saved: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, ()> {
+        let most = terms.max_per_user.unwrap_or(usize::MAX);
+        self.write(&saved.user, |user, now, all| {
+            let mut sessions = user.look_at_all(&saved.user, now, all, terms);
+            if sessions.iter().any(|session| session.id == *saved) {
+                sort_newest_first(&mut sessions);
+                let others = sessions.iter().filter(|session| session.id != *saved);
+                for session in others.skip(most.saturating_sub(1)) {
+                    user.finish(&session.id.sid, now, terms);
+                }
+            }
+        });
+        self.ping()
     }
 
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {

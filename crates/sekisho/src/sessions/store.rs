@@ -9,6 +9,7 @@
 //! - `touch` never writes the session itself, so that it cannot undo somebody's write.
 //! - A user's sessions are known to `list` once they were saved or looked at here; ends hold for those unknown as well,
 //!   but for the one that `end_others` keeps.
+//! - `end_surplus` never leaves fewer of a user's sessions than the terms allow, however many call it at once.
 //! - The same history gives the same answers on every store.
 
 use std::fmt;
@@ -51,6 +52,10 @@ pub trait SessionStore: fmt::Debug + Send + Sync {
     /// Ends the user's sessions that began until now, but for this one, as `end_before` does. One that an earlier call of this
     /// has ended stays so.
     fn end_others<'a>(&'a self, keep: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, Timestamp>;
+
+    /// Ends as many of the user's sessions as are more than the terms allow, the oldest first, but not the one that was just
+    /// saved. Of several that do this at once each counts and takes in one step: one whose own session was taken takes nothing.
+    fn end_surplus<'a>(&'a self, saved: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, ()>;
 
     /// After a rotation: the session that `end_others` kept has another id now.
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, terms: &'a Terms) -> StoreFuture<'a, ()>;
@@ -107,6 +112,11 @@ pub struct Session {
     pub since: Timestamp,
     /// How long it lives without being touched: what a request of its user lets it live on for.
     pub idle: Duration,
+}
+
+/// An order that all agree on, also about those that began at the same time.
+pub(crate) fn sort_newest_first(sessions: &mut [Session]) {
+    sessions.sort_by(|a, b| b.since.cmp(&a.since).then_with(|| a.id.sid.cmp(&b.id.sid)));
 }
 
 #[derive(Debug, Clone, Copy)]

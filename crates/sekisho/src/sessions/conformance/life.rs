@@ -1,3 +1,5 @@
+use futures_util::future::join_all;
+
 use super::*;
 
 pub(super) async fn what_is_put_is_kept_to_the_letter(desk: &Desk<'_>) {
@@ -205,6 +207,44 @@ pub(super) async fn c09_one_too_many_ends_the_oldest(desk: &Desk<'_>) {
     // Storing one that is there is not one more.
     capped.put(&desk.id("b"), &desk.fresh("b"), None).await.unwrap();
     assert_eq!(desk.known().await.len(), 3);
+}
+
+pub(super) async fn c09_a_login_ends_another_also_in_the_same_instant(desk: &Desk<'_>) {
+    let capped = desk.sessions.with_terms(Terms { max_per_user: Some(1), ..TERMS });
+    for _ in 0..8 {
+        let put = capped.create(&desk.user, serde_json::Map::new(), None).await.unwrap();
+        let Put::Stored(last) = put else { panic!("{put:?}") };
+        assert_eq!(desk.known().await, [last.id.sid.as_str()]);
+    }
+}
+
+pub(super) async fn c09_logins_at_once_leave_as_many_as_may_be(desk: &Desk<'_>) {
+    let mut ids: Vec<SessionId> = Vec::new();
+    for most in [1, 2, 3] {
+        let capped = desk.sessions.with_terms(Terms { max_per_user: Some(most), ..TERMS });
+        for _ in 0..8 {
+            let logins = (0..5).map(|_| capped.create(&desk.user, serde_json::Map::new(), None));
+            for put in join_all(logins).await {
+                let Put::Stored(session) = put.unwrap() else { panic!("{}", desk.case) };
+                ids.push(session.id);
+            }
+            let alive: Vec<_> = join_all(ids.iter().map(|id| capped.get(id))).await;
+            let alive = alive.into_iter().filter(|found| found.as_ref().unwrap().is_some()).count();
+            assert_eq!((alive, desk.known().await.len()), (most, most), "{}", desk.case);
+        }
+    }
+}
+
+pub(super) async fn c09_what_began_long_ago_is_stored_all_the_same(desk: &Desk<'_>) {
+    let capped = desk.sessions.with_terms(Terms { max_per_user: Some(2), ..TERMS });
+    let old = desk.fresh("old");
+    desk.pass(SECOND * 60);
+    for sid in ["a", "b"] {
+        capped.put(&desk.id(sid), &desk.fresh(sid), None).await.unwrap();
+        desk.pass(SECOND);
+    }
+    capped.put(&desk.id("old"), &old, None).await.unwrap();
+    assert_eq!(desk.known().await, ["b", "old"]);
 }
 
 pub(super) async fn a_list_has_what_is_alive_the_newest_first(desk: &Desk<'_>) {

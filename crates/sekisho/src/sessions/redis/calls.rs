@@ -195,10 +195,24 @@ impl RedisStore {
         self.run("forget", Keys::one(index_key(user)), &sids).await.map(drop)
     }
 
+    /// Takes those that are too many out of the index, and says which. On one server they have ended with that.
+    pub(super) async fn take_surplus(
+        &self,
+        saved: &SessionId,
+        oldest_first: impl Iterator<Item = &Sid>,
+        terms: &Terms,
+    ) -> Result<Vec<Sid>, Error> {
+        let most = terms.max_per_user.unwrap_or(usize::MAX).to_string();
+        let prefix = self.beside(&saved.user).map(|_| format!("session:{}:", saved.user.as_str())).unwrap_or_default();
+        let keep = number(terms.keep_ended());
+        let mut args: Vec<&[u8]> = vec![most.as_bytes(), saved.sid.as_str().as_bytes(), prefix.as_bytes(), &keep];
+        args.extend(oldest_first.map(|sid| sid.as_str().as_bytes()));
+        Ok(self.run("surplus", Keys::one(index_key(&saved.user)), &args).await?.sids())
+    }
+
     /// An older client cannot have put anything here, but whoever has the Redis can: what is no sid is left out.
     pub(super) async fn sids(&self, user: &UserId) -> Result<Vec<Sid>, Error> {
-        let reply = self.run("sids", Keys::one(index_key(user)), &[b"0"]).await?;
-        Ok(reply.rest.filter_map(|value| text(value).ok().flatten()).filter_map(|sid| Sid::new(&*sid).ok()).collect())
+        Ok(self.run("sids", Keys::one(index_key(user)), &[b"0"]).await?.sids())
     }
 
     /// What a mark holds; one that cannot be read has become one of now.
@@ -301,6 +315,11 @@ impl Reply {
             Value::Int(number) => Ok(number),
             _ => Err(odd("a number is missing")),
         }
+    }
+
+    /// All that is left of it.
+    fn sids(self) -> Vec<Sid> {
+        self.rest.filter_map(|value| text(value).ok().flatten()).filter_map(|sid| Sid::new(&*sid).ok()).collect()
     }
 
     pub(super) fn next_text(&mut self) -> Result<Option<Arc<str>>, Error> {

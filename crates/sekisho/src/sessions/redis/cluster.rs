@@ -21,17 +21,17 @@ impl RedisStore {
     }
 
     pub(super) async fn save_on_cluster(&self, save: &Save<'_>, terms: &Terms) -> Result<Saved, Error> {
-        let known = async {
-            match save.over {
-                Over::Nothing { ttl } | Over::Anything { ttl } => self.index(save.id, ttl).await,
-                // It was known when it was saved first.
-                Over::This(_) => Ok(0),
-            }
+        let index = async || match save.over {
+            Over::Nothing { ttl } | Over::Anything { ttl } => self.index(save.id, ttl).await,
+            // It was known when it was saved first.
+            Over::This(_) => Ok(0),
         };
-        let (mark, known) = try_join(self.marks(save.id), known).await?;
+        let (mark, _) = try_join(self.marks(save.id), index()).await?;
         match self.save_with(save, over(save), terms, Keys::of(save.id), mark).await? {
             Saved::Saved { ttl, since, .. } => {
-                let later = self.marks(save.id).await?;
+                // Counted once it is there: of several that save at once the last one finds them all.
+                let known = async { if terms.max_per_user.is_some() { index().await } else { Ok(0) } };
+                let (later, known) = try_join(self.marks(save.id), known).await?;
                 if later > mark && later.is_some_and(|mark| is_marked(since, mark)) {
                     self.finish(save.id, Some(save.document.as_str()), false, terms).await?;
                     return Ok(Saved::Ended { mark: later });

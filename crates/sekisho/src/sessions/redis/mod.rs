@@ -6,7 +6,7 @@
 //!                                save that comes too late is refused in the same step that would write it
 //! seen:{session:<user>:<sid>}    when it was first seen, where it does not say when it was made
 //! idle:{session:<user>:<sid>}    how long it lives without being touched (ms), where it was stored for less than it says
-//! sidx:<user>                    sorted set: sid → expiry (ms)
+//! sidx:<user>                    sorted set: sid → expiry (ms); on Cluster also `:<sid>` of one that was too many
 //! only:<user>                    "<ms> <sid> [<ms>]": all but this session, begun until then, have ended; and this one too, if
 //!                                it began until the second time, when another was kept
 //! nbf:user:<user>, nbf:all       marks (ms) that end sessions and tokens
@@ -33,7 +33,7 @@ use futures_util::future::try_join_all;
 use super::document::Document;
 use super::id::{SessionId, Sid, UserId};
 use super::judge::{Facts, Verdict, judge};
-use super::store::{Save, Saved, Session, SessionStore, StoreFuture, Terms};
+use super::store::{Save, Saved, Session, SessionStore, StoreFuture, Terms, sort_newest_first};
 use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, print};
 use crate::store::redis::{Options, Redis, Script};
@@ -162,20 +162,48 @@ impl RedisStore {
     async fn look_at(&self, user: &UserId, sids: &[Sid], terms: &Terms) -> Result<Vec<Session>, Error> {
         let mut alive = Vec::new();
         for sids in sids.chunks(TOGETHER) {
-            let ids: Vec<_> = sids.iter().map(|sid| SessionId { user: user.clone(), sid: sid.clone() }).collect();
-            let found = try_join_all(ids.iter().map(async |id| match self.look(id, terms).await {
-                // It is there, but it is no session: whoever asks for this one by name is told.
-                Err(Error::Corrupt { .. }) => Ok(Some(None)),
-                found => found.map(|session| session.map(Some)),
-            }))
-            .await?;
-            let gone: Vec<_> = ids.iter().zip(&found).filter(|(_, found)| found.is_none()).collect();
+            let found = self.look_at_some(user, sids, terms).await?;
+            let gone: Vec<_> = sids.iter().zip(&found).filter(|(_, found)| found.is_none()).collect();
             if !gone.is_empty() {
-                self.forget(user, gone.iter().map(|(id, _)| &id.sid)).await?;
+                self.forget(user, gone.into_iter().map(|(sid, _)| sid)).await?;
             }
             alive.extend(found.into_iter().flatten().flatten());
         }
         Ok(alive)
+    }
+
+    /// None for what is not alive.
+    async fn look_at_some(
+        &self,
+        user: &UserId,
+        sids: &[Sid],
+        terms: &Terms,
+    ) -> Result<Vec<Option<Option<Session>>>, Error> {
+        let look = async |sid: &Sid| match self.look(&SessionId { user: user.clone(), sid: sid.clone() }, terms).await {
+            // It is there, but it is no session: whoever asks for this one by name is told.
+            Err(Error::Corrupt { .. }) => Ok(Some(None)),
+            found => found.map(|session| session.map(Some)),
+        };
+        try_join_all(sids.iter().map(look)).await
+    }
+
+    /// The index is where all of them meet, and lies in one slot: it says which of the sessions that were found alive go.
+    async fn remove_surplus(&self, saved: &SessionId, terms: &Terms) -> Result<(), Error> {
+        let mut others = Vec::new();
+        for sids in self.sids(&saved.user).await?.chunks(TOGETHER) {
+            // On Cluster a session is known before it is there: what is not found stays known, for it may be about to come.
+            others.extend(self.look_at_some(&saved.user, sids, terms).await?.into_iter().flatten().flatten());
+        }
+        others.retain(|session| session.id != *saved);
+        sort_newest_first(&mut others);
+        let oldest_first = others.iter().rev().map(|session| &session.id.sid);
+        let taken = self.take_surplus(saved, oldest_first, terms).await?;
+        if self.is_cluster() {
+            for sid in taken {
+                self.finish(&SessionId { user: saved.user.clone(), sid }, None, false, terms).await?;
+            }
+        }
+        Ok(())
     }
 
     async fn look_at_all(&self, user: &UserId, terms: &Terms) -> Result<Vec<Session>, Error> {
@@ -278,6 +306,10 @@ impl SessionStore for RedisStore {
             let marked = self.mark(Some(&keep.user), Some(&keep.sid), None, terms).await;
             marked.map_err(|error| of_user(error, &keep.user))
         })
+    }
+
+    fn end_surplus<'a>(&'a self, saved: &'a SessionId, terms: &'a Terms) -> StoreFuture<'a, ()> {
+        Box::pin(async move { self.remove_surplus(saved, terms).await.map_err(|error| of_user(error, &saved.user)) })
     }
 
     fn keep_instead<'a>(&'a self, old: &'a SessionId, new: &'a Sid, _terms: &'a Terms) -> StoreFuture<'a, ()> {

@@ -79,8 +79,9 @@ function ops.marked(k, a, _, now)
   return { readable(KEYS[k], type(value) == 'string' and value, ARGV[a] == '1', now) }
 end
 
--- sidx · sid left → known
+-- sidx · sid left → known. What is about to end, see below, is not put back.
 function ops.index(k, a, _, now)
+  if call('ZSCORE', KEYS[k], ':' .. ARGV[a]) then return { call('ZCARD', KEYS[k]) } end
   return { index(KEYS[k], ARGV[a], now + whole(ARGV[a + 1]), now) }
 end
 
@@ -98,6 +99,35 @@ end
 function ops.sids(k, a, _, now)
   call('ZREMRANGEBYSCORE', KEYS[k], '-inf', now)
   return call('ZRANGE', KEYS[k], 0, whole(ARGV[a]) - 1)
+end
+
+-- sidx · most own prefix keep_ended sids …, the oldest first → those that go, so that with `own` no more than `most` are left of
+-- them. None goes where `own` has gone itself: whoever took it has counted already. On one server they end here; their keys are
+-- `prefix` and the sid. On Cluster, where there is no prefix, the caller ends them after this. For a minute `:` and the sid say so,
+-- so that nobody who found it alive a moment ago puts it back; no sid holds a colon.
+function ops.surplus(k, a, _, now, count)
+  local most, own, prefix, keep_ended = whole(ARGV[a]), ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]
+  local known, gone = {}, {}
+  for i = a + 4, a + count - 1 do
+    if call('ZSCORE', KEYS[k], ARGV[i]) then
+      known[#known + 1] = ARGV[i]
+    elseif call('ZSCORE', KEYS[k], ':' .. ARGV[i]) then
+      gone[#gone + 1] = ARGV[i]
+    end
+  end
+  if not call('ZSCORE', KEYS[k], own) then return gone end
+  for i = 1, math.min(#known, #known + 1 - most) do
+    local sid, session = known[i], prefix .. known[i]
+    call('ZREM', KEYS[k], sid)
+    if prefix == '' then
+      call('ZADD', KEYS[k], now + 60000, ':' .. sid)
+    else
+      call('SET', 'ended:{' .. session .. '}', 'true', 'PX', keep_ended)
+      call('UNLINK', session, 'seen:{' .. session .. '}', 'idle:{' .. session .. '}')
+    end
+    gone[#gone + 1] = sid
+  end
+  return gone
 end
 
 -- A mark [sidx] · at (ms; empty: now) keep kept [prefix keep_ended batch] → at, how many known sessions are left to be removed.
