@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::tiles::{Tiered, get};
 use crate::config::ElevationConfig;
+use crate::quiet::quietly;
 
 /// Tiles that wait to be merged; further ones are merged when they are next fetched.
 const WAITING: usize = 1_024;
@@ -61,7 +62,14 @@ impl SeedWriter {
             while let Some(place) = places.recv().await {
                 taken.lock().remove(&place);
                 if let Err(error) = merging.write(place).await {
-                    tracing::debug!(error, "a merged tile was not written");
+                    let Place { x, y, .. } = place;
+                    quietly!(
+                        warn,
+                        x,
+                        y,
+                        error,
+                        "a merged tile was not written; it is tried when something of it is next fetched"
+                    );
                 }
             }
         });
@@ -98,6 +106,8 @@ impl SeedWriter {
     fn merge(&self, place: Place) {
         if self.waiting.lock().insert(place) && self.queue.try_send(place).is_err() {
             self.waiting.lock().remove(&place);
+            let Place { x, y, .. } = place;
+            quietly!(warn, x, y, "too many tiles wait to be merged; this one is when something of it is next fetched");
         }
     }
 }
