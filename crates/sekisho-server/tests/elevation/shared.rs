@@ -1,6 +1,6 @@
 //! Tiles in Redis.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use sekisho_server::config::env::Environment;
 use sekisho_testkit::tiles::{Ground, Served, TileServer, Trouble, ground};
 use sekisho_testkit::{RedisServer, poll_until};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::support::TestServer;
 use super::{asked, assert_metres, at, half_surveyed, slope};
@@ -30,8 +31,18 @@ fn for_days(days: &str, tiles: &TileServer, redis: &RedisServer, more: &str) -> 
     TestServer::on_its_store(config)
 }
 
-/// A server that has told one height, and then its Redis comes to harm: it tells that and another one all the same.
-fn tells_heights_while(harm: impl Fn(&RedisServer), undo: impl Fn(&RedisServer)) {
+/// The tiles in Redis, merged or not, in some order of their own.
+fn kept(redis: &RedisServer) -> BTreeSet<String> {
+    redis.command(&["KEYS", "cycling:elevation:v1:data:*"]).items().iter().map(sekisho_testkit::Reply::text).collect()
+}
+
+/// A server that has told one height, and then its Redis comes to harm: it tells that and another one all the same. `check` is
+/// given what was kept before, and how long each of them took.
+fn tells_heights_while(
+    harm: impl Fn(&RedisServer),
+    check: impl Fn(&RedisServer, &BTreeSet<String>, [Duration; 2]),
+    undo: impl Fn(&RedisServer),
+) {
     let (tiles, redis) = (TileServer::start(ground::only(Layer::Dem5a, slope())), RedisServer::start());
     let own = format!("store: {{ url: \"{}\", timeout: 1s }}", redis.url());
     let server = on(&tiles, &redis, &format!(", layers: [dem5a], compat: off, {own}"));
@@ -40,17 +51,23 @@ fn tells_heights_while(harm: impl Fn(&RedisServer), undo: impl Fn(&RedisServer))
         assert_metres(&answer["elevation"], 400.0 + (lon - 138.2) * 1_000.0);
     };
     tells(138.2);
+    // One is what the server tries its origin with.
+    let first = poll_until(Duration::from_secs(60), || Some(kept(&redis)).filter(|kept| kept.len() >= 2));
+    let first = first.expect("the first tiles are kept");
     harm(&redis);
-    tells(138.3);
-    tells(138.2);
+    let took = [138.3, 138.2].map(|lon| {
+        let began = Instant::now();
+        tells(lon);
+        began.elapsed()
+    });
+    check(&redis, &first, took);
     undo(&redis);
-    // The first of them, perhaps the one that was told meanwhile, and then of other tiles one that is kept again.
+    // Of others one that is kept again.
     let mut lon = 138.4;
     let is_kept = poll_until(Duration::from_secs(60), || {
         lon += 0.02;
         tells(lon);
-        let kept = redis.command(&["KEYS", "cycling:elevation:v1:data:*"]).items().len();
-        (kept >= 3).then_some(())
+        (kept(&redis).len() > first.len()).then_some(())
     });
     assert!(is_kept.is_some(), "it did not come back to Redis");
 }
@@ -60,12 +77,17 @@ fn a_redis_that_is_full_keeps_no_tiles_and_heights_are_told() {
     let limit = |redis: &RedisServer, bytes: &str| {
         redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", bytes]).expect_success();
     };
-    tells_heights_while(|redis| limit(redis, "1"), |redis| limit(redis, "0"));
+    let check = |redis: &RedisServer, before: &BTreeSet<String>, _| assert_eq!(kept(redis), *before);
+    tells_heights_while(|redis| limit(redis, "1"), check, |redis| limit(redis, "0"));
 }
 
 #[test]
 fn a_redis_that_stands_still_holds_up_no_height() {
-    tells_heights_while(RedisServer::freeze, RedisServer::thaw);
+    // Its time-out is a second: one is waited for, and then it is left alone.
+    let check = |_: &RedisServer, _: &BTreeSet<String>, took: [Duration; 2]| {
+        assert!(took.iter().all(|took| *took < Duration::from_secs(4)), "{took:?}");
+    };
+    tells_heights_while(RedisServer::freeze, check, RedisServer::thaw);
 }
 
 fn tile() -> (u32, u32) {

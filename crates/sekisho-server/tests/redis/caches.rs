@@ -268,10 +268,12 @@ fn a_refresh_is_a_workers_and_asks_whether_it_has_changed() {
     redis.command(&["SADD", "r:queue", "7:7"]);
     until(|| origin.requests().0.len() > before);
     // Accesses are told to Redis, at the latest on the way down.
+    let score = || redis.command(&["ZSCORE", "r:rank", "1:2"]).text();
+    until(|| score() == "1");
     server.get("/v1/caches/tiles/1/2");
     server.stop();
     drop(server);
-    assert_ne!(redis.command(&["ZSCORE", "r:rank", "1:2"]).text(), "0");
+    assert_eq!(score(), "2");
 }
 
 #[test]
