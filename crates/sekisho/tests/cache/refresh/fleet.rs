@@ -214,7 +214,7 @@ fn a_fleet_of_processes_asks_at_the_pace_of_one() {
     let log = origin.log();
     assert_eq!(log.len(), JOBS, "each once: {log:?}");
     let gaps: Vec<_> = log.windows(2).map(|two| two[1].at - two[0].at).collect();
-    assert!(gaps.iter().all(|gap| *gap >= interval * 9 / 10), "{gaps:?}");
+    assert!(gaps.iter().all(|gap| *gap >= interval * 4 / 5), "{gaps:?}");
     let all = log[JOBS - 1].at - log[0].at;
     assert!(all >= interval * (JOBS as u32 - 1), "{all:?}");
     let pids: HashSet<_> = log.iter().map(|asked| asked.pid).collect();
