@@ -11,13 +11,16 @@ use crate::limits::{Charge, Degraded, LimitStore, Limits, Policy, Rule};
 
 /// Pauses when nobody says how long to wait: the store does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A turn is good for a tenth of the interval, but at least for this: between it and the request lies a call to Redis.
-const GOOD_FOR: Duration = Duration::from_millis(100);
+/// From intervals of this on, requests are as far apart as is said, and not only turns.
+const EXACT: Duration = Duration::from_secs(1);
+/// A turn of shorter ones is good for so long: a call to Redis lies between it and the request, and whoever has lost their turn
+/// asks for another one.
+const GOOD_FOR: Duration = Duration::from_millis(250);
 
 /// Gives turns. On a store that the fleet shares, no two workers of it get one closer together than the rule says.
 ///
-/// A request starts within its turn, somewhere. So that no two start closer together than the interval, turns are further
-/// apart by as much as one is good for; where that is more than a tenth, below a second, by a tenth.
+/// A request starts somewhere within its turn. So that no two start closer together than the interval, a turn is good for a
+/// tenth of it, and turns are further apart by as much.
 #[derive(Debug, Clone)]
 pub struct Pace {
     limits: Arc<Limits>,
@@ -31,11 +34,13 @@ impl Pace {
     /// Requests for the cache of that name start at least `interval` apart, from a second on; of shorter intervals only the
     /// turns do.
     pub fn every(interval: Duration, cache: &str, store: Arc<dyn LimitStore>) -> Result<Self, Invalid> {
-        let apart = interval.saturating_add(interval / 10);
+        let tenth = interval / 10;
+        let (apart, good_for) =
+            if interval < EXACT { (interval, GOOD_FOR) } else { (interval.saturating_add(tenth), tenth) };
         let rule = Rule::interval(apart, apart, Duration::ZERO)?;
         let limits = Arc::new(Limits::new(vec![Policy::new(Self::POLICY, vec![rule])?], store)?);
         let charge = Charge::new(Self::POLICY, Subject::new(cache)?);
-        Ok(Self { limits, charge, good_for: GOOD_FOR.max(interval / 10), apart })
+        Ok(Self { limits, charge, good_for, apart })
     }
 
     const POLICY: &str = "cache-refresh";
