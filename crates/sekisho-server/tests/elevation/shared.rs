@@ -1,12 +1,16 @@
 //! Tiles in Redis.
 
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sekisho_elevation::{Layer, Pixel, Tile};
 use sekisho_server::config::Config;
 use sekisho_server::config::env::Environment;
-use sekisho_testkit::tiles::{TileServer, Trouble, ground};
+use sekisho_testkit::tiles::{Ground, Served, TileServer, Trouble, ground};
 use sekisho_testkit::{RedisServer, poll_until};
+use serde_json::json;
+use tokio::time::Instant;
 
 use super::support::TestServer;
 use super::{asked, assert_metres, at, half_surveyed, slope};
@@ -27,8 +31,18 @@ fn for_days(days: &str, tiles: &TileServer, redis: &RedisServer, more: &str) -> 
     TestServer::on_its_store(config)
 }
 
-/// A server that has told one height, and then its Redis comes to harm: it tells that and another one all the same.
-fn tells_heights_while(harm: impl Fn(&RedisServer), undo: impl Fn(&RedisServer)) {
+/// The tiles in Redis, merged or not, in some order of their own.
+fn kept(redis: &RedisServer) -> BTreeSet<String> {
+    redis.command(&["KEYS", "cycling:elevation:v1:data:*"]).items().iter().map(sekisho_testkit::Reply::text).collect()
+}
+
+/// A server that has told one height, and then its Redis comes to harm: it tells that and another one all the same. `check` is
+/// given what was kept before, and how long each of them took.
+fn tells_heights_while(
+    harm: impl Fn(&RedisServer),
+    check: impl Fn(&RedisServer, &BTreeSet<String>, [Duration; 2]),
+    undo: impl Fn(&RedisServer),
+) {
     let (tiles, redis) = (TileServer::start(ground::only(Layer::Dem5a, slope())), RedisServer::start());
     let own = format!("store: {{ url: \"{}\", timeout: 1s }}", redis.url());
     let server = on(&tiles, &redis, &format!(", layers: [dem5a], compat: off, {own}"));
@@ -37,17 +51,23 @@ fn tells_heights_while(harm: impl Fn(&RedisServer), undo: impl Fn(&RedisServer))
         assert_metres(&answer["elevation"], 400.0 + (lon - 138.2) * 1_000.0);
     };
     tells(138.2);
+    // One is what the server tries its origin with.
+    let first = poll_until(Duration::from_secs(60), || Some(kept(&redis)).filter(|kept| kept.len() >= 2));
+    let first = first.expect("the first tiles are kept");
     harm(&redis);
-    tells(138.3);
-    tells(138.2);
+    let took = [138.3, 138.2].map(|lon| {
+        let began = Instant::now();
+        tells(lon);
+        began.elapsed()
+    });
+    check(&redis, &first, took);
     undo(&redis);
-    // The first of them, perhaps the one that was told meanwhile, and then of other tiles one that is kept again.
+    // Of others one that is kept again.
     let mut lon = 138.4;
     let is_kept = poll_until(Duration::from_secs(60), || {
         lon += 0.02;
         tells(lon);
-        let kept = redis.command(&["KEYS", "cycling:elevation:v1:data:*"]).items().len();
-        (kept >= 3).then_some(())
+        (kept(&redis).len() > first.len()).then_some(())
     });
     assert!(is_kept.is_some(), "it did not come back to Redis");
 }
@@ -57,12 +77,17 @@ fn a_redis_that_is_full_keeps_no_tiles_and_heights_are_told() {
     let limit = |redis: &RedisServer, bytes: &str| {
         redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", bytes]).expect_success();
     };
-    tells_heights_while(|redis| limit(redis, "1"), |redis| limit(redis, "0"));
+    let check = |redis: &RedisServer, before: &BTreeSet<String>, _| assert_eq!(kept(redis), *before);
+    tells_heights_while(|redis| limit(redis, "1"), check, |redis| limit(redis, "0"));
 }
 
 #[test]
 fn a_redis_that_stands_still_holds_up_no_height() {
-    tells_heights_while(RedisServer::freeze, RedisServer::thaw);
+    // Its time-out is a second: one is waited for, and then it is left alone.
+    let check = |_: &RedisServer, _: &BTreeSet<String>, took: [Duration; 2]| {
+        assert!(took.iter().all(|took| *took < Duration::from_secs(4)), "{took:?}");
+    };
+    tells_heights_while(RedisServer::freeze, check, RedisServer::thaw);
 }
 
 fn tile() -> (u32, u32) {
@@ -99,6 +124,71 @@ fn layers_are_kept_as_they_came_and_merged_for_the_seeds_clients() {
         let expected = slope()(middle) + if middle.lon() < 138.5 { 0.0 } else { 30.0 };
         assert!((csv.metres(column, 7).unwrap() - expected).abs() < 0.02, "{column}");
     }
+}
+
+fn merged(x: u32, y: u32) -> String {
+    format!("cycling:elevation:v1:data:15:{x}:{y}")
+}
+
+/// How often each of these was asked for.
+fn counted(served: &[Served]) -> HashMap<&str, usize> {
+    let mut counted = HashMap::new();
+    served.iter().for_each(|served| *counted.entry(served.path.as_str()).or_default() += 1);
+    counted
+}
+
+/// Where the finest layer has the height nobody asks for a tile of zoom 15. The merged one is written all the same, once.
+#[test]
+fn where_the_finest_layer_has_the_height_the_merged_tile_is_written_too() {
+    let slope = slope();
+    let ground: Ground = Arc::new(move |layer, point| match layer {
+        Layer::Dem1a => Some(slope(point)),
+        Layer::Dem5a => Some(slope(point) + 1.0),
+        _ => None,
+    });
+    let (tiles, redis) = (TileServer::start(ground), RedisServer::start());
+    let server = on(&tiles, &redis, "");
+    let answer = server.get(PLACE).expect(200);
+    assert_eq!((&answer["source"], &answer["zoom"]), (&json!("dem1a"), &json!(17)), "{answer}");
+    let (x, y) = tile();
+    let csv = poll_until(Duration::from_secs(60), || text(&redis, &merged(x, y), "content"));
+    let csv = Tile::decode(csv.expect("the merged tile was not written").as_bytes()).unwrap();
+    let middle = Pixel { x: x * 256 + 9, y: y * 256 + 7 }.centre(Layer::Dem5a.zoom());
+    assert!((csv.metres(9, 7).unwrap() - slope(middle) - 1.0).abs() < 0.02);
+
+    // The other finest ones in it lead to nothing more.
+    let written = redis.command(&["HGET", &merged(x, y), "version"]);
+    let zoom = Layer::Dem1a.zoom();
+    for (column, row) in (0..4).flat_map(|column| (0..4).map(move |row| (column, row))) {
+        let middle = Pixel { x: (x * 4 + column) * 256 + 128, y: (y * 4 + row) * 256 + 128 }.centre(zoom);
+        server.get(&format!("/v1/elevation?lat={}&lon={}", middle.lat(), middle.lon())).expect(200);
+    }
+    // One that is asked for after them is merged after them.
+    let next = Pixel { x: (x + 2) * 256 + 128, y: y * 256 + 128 }.centre(Layer::Dem5a.zoom());
+    server.get(&format!("/v1/elevation?lat={}&lon={}", next.lat(), next.lon())).expect(200);
+    assert!(poll_until(Duration::from_secs(60), || text(&redis, &merged(x + 2, y), "content")).is_some());
+    assert_eq!(redis.command(&["HGET", &merged(x, y), "version"]), written);
+    let asked = asked(&tiles);
+    let of_merged: Vec<_> = asked.iter().filter(|served| served.path.contains("/15/")).collect();
+    assert_eq!(of_merged.len(), 2, "{of_merged:?}");
+    assert!(counted(&asked).values().all(|times| *times == 1), "{asked:?}");
+}
+
+#[test]
+fn an_older_clients_job_writes_a_merged_tile_where_there_was_none() {
+    let (tiles, redis) = (TileServer::start(half_surveyed()), RedisServer::start());
+    let _server = for_days("365", &tiles, &redis, "");
+    let (x, y) = tile();
+    redis.command(&["SADD", "cycling:elevation:v1:queue:refresh", &format!("15:{x}:{y}")]).expect_success();
+    let csv = poll_until(Duration::from_secs(60), || text(&redis, &merged(x, y), "content"));
+    let csv = Tile::decode(csv.expect("the merged tile was not written").as_bytes()).unwrap();
+    let east = Pixel { x: x * 256 + 255, y: y * 256 + 7 }.centre(Layer::Dem5a.zoom());
+    assert!((csv.metres(255, 7).unwrap() - slope()(east) - 30.0).abs() < 0.02);
+    // Each was asked for once: the layers' tiles by the worker, and then what the coarsest has beyond the border.
+    let asked = asked(&tiles);
+    assert!(counted(&asked).values().all(|times| *times == 1), "{asked:?}");
+    let (coarsest, others): (Vec<_>, Vec<_>) = asked.iter().partition(|served| served.path.contains("/14/"));
+    assert_eq!((others.len(), coarsest.len() <= 4), (3, true), "{asked:?}");
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! Caches over the API: tiers, origins over HTTP that behave and that do not, and a Redis that goes away.
 
 use std::io::Write as _;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sekisho_server::config::Config;
-use sekisho_testkit::RedisServer;
+use sekisho_testkit::{RedisServer, poll_until};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -268,10 +268,119 @@ fn a_refresh_is_a_workers_and_asks_whether_it_has_changed() {
     redis.command(&["SADD", "r:queue", "7:7"]);
     until(|| origin.requests().0.len() > before);
     // Accesses are told to Redis, at the latest on the way down.
+    let score = || redis.command(&["ZSCORE", "r:rank", "1:2"]).text();
+    until(|| score() == "1");
     server.get("/v1/caches/tiles/1/2");
     server.stop();
     drop(server);
-    assert_ne!(redis.command(&["ZSCORE", "r:rank", "1:2"]).text(), "0");
+    assert_eq!(score(), "2");
+}
+
+/// A worker that is to refresh what is a hundred days old, and an origin that is told which call it is and answers with anything.
+struct Refreshing {
+    redis: RedisServer,
+    server: TestServer,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Refreshing {
+    fn from(answer: impl Fn(usize, &mut TcpStream) -> bool + Send + Sync + 'static) -> Self {
+        let (redis, calls) = (RedisServer::start(), Arc::new(AtomicUsize::new(0)));
+        let origin = Origin::start({
+            let calls = Arc::clone(&calls);
+            move |stream| answer(calls.fetch_add(1, Ordering::SeqCst), stream)
+        });
+        let now: u64 = redis.command(&["TIME"]).items()[0].text().parse().unwrap();
+        let long_ago = (now - 100 * 86_400).to_string();
+        redis.command(&["HSET", "t:1:2", "content", "old", "updated_at", &long_ago]).expect_success();
+        redis.command(&["SADD", "r:queue", "1:2"]).expect_success();
+        let refresh = ", max_bytes: 1MiB, rank: \"r:rank\", queue: \"r:queue\", refresh: { rate: 10/s }";
+        let server = on_redis(&redis, &tiles(&format!("http://{}/{{z}}/{{x}}", origin.address), refresh));
+        Self { redis, server, calls }
+    }
+
+    fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    fn is_queued(&self) -> bool {
+        self.redis.command(&["SISMEMBER", "r:queue", "1:2"]).int() == 1
+    }
+
+    /// Until the origin is asked once more, the job and the old value stay.
+    #[track_caller]
+    fn is_tried_again(&self) {
+        until(|| {
+            let (is_queued, content) = (self.is_queued(), self.redis.command(&["HGET", "t:1:2", "content"]).text());
+            let is_tried = self.calls() >= 2;
+            assert!(is_tried || (is_queued && content == "old"), "{is_queued}, {content}");
+            is_tried
+        });
+    }
+
+    fn told(&self) -> String {
+        self.server.get("/v1/caches/tiles/1/2").text
+    }
+}
+
+const NEW: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nnew";
+
+#[test]
+fn a_refresh_that_fails_once_is_made_good() {
+    let refreshing = Refreshing::from(|call, stream| {
+        let failed = b"HTTP/1.1 500 Oops\r\ncontent-length: 6\r\n\r\npoison";
+        stream.write_all(if call == 0 { failed } else { NEW }).is_ok()
+    });
+    refreshing.is_tried_again();
+    until(|| refreshing.told() == "new");
+    until(|| !refreshing.is_queued());
+    assert_eq!(refreshing.calls(), 2);
+}
+
+#[test]
+fn a_refresh_that_is_answered_with_garbage_is_tried_four_times_and_the_old_value_stays() {
+    let refreshing = Refreshing::from(|_, stream| stream.write_all(b"\x00\x01 garbage\r\n\r\n").is_ok());
+    refreshing.is_tried_again();
+    // After one, two and four seconds, and up to a quarter more.
+    let is_dropped = || (!refreshing.is_queued()).then_some(());
+    assert!(poll_until(Duration::from_secs(60), is_dropped).is_some(), "{} calls", refreshing.calls());
+    assert_eq!(refreshing.calls(), 4);
+    assert_eq!(refreshing.told(), "old");
+    let failed = "sekisho_cache_refreshes_total{cache=\"tiles\",outcome=\"failed\"} 4";
+    let metrics = refreshing.server.get("/metrics").text;
+    assert!(metrics.contains(failed), "{metrics}");
+}
+
+#[test]
+fn a_refresh_whose_body_never_ends_leaves_the_old_value() {
+    let refreshing = Refreshing::from(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+        while stream.write_all(b"10\r\n0123456789abcdef\r\n").is_ok() {}
+        false
+    });
+    refreshing.is_tried_again();
+    assert_eq!(refreshing.told(), "old");
+}
+
+#[test]
+fn a_refresh_whose_body_is_cut_leaves_the_old_value() {
+    let refreshing = Refreshing::from(|_, stream| {
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf of it");
+        false
+    });
+    refreshing.is_tried_again();
+    assert_eq!(refreshing.told(), "old");
+}
+
+#[test]
+fn a_refresh_of_what_the_origin_no_longer_has_removes_it() {
+    let refreshing = Refreshing::from(|_, stream| {
+        stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\n\r\ngone").is_ok()
+    });
+    until(|| !refreshing.is_queued());
+    assert_eq!(refreshing.redis.command(&["HEXISTS", "t:1:2", "content"]).int(), 0);
+    assert_eq!(refreshing.server.get("/v1/caches/tiles/1/2").status, 404);
+    assert_eq!(refreshing.calls(), 1, "that it is missing is remembered");
 }
 
 #[test]

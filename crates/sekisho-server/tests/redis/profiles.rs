@@ -157,7 +157,7 @@ fn anything_of_the_preset_can_be_said_otherwise() {
 fn the_example_works_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     make_sqlite(&folder.path().join("profiles.db"));
-    let server = serve(None, |text| text, folder.path());
+    let server = serve_text(None, &example("sekisho.yaml"), folder.path());
     assert_eq!(server.get("/v1/profiles/u-2").expect(200)["phone"], Value::Null);
     update(&server, "u-2", &jiro()).expect(200);
     let reply = server.get("/v1/profiles/u-2");
@@ -174,7 +174,11 @@ fn on_postgres(postgres: &Postgres) -> impl Fn(String) -> String {
 fn the_example_works_on_postgres() {
     let (redis, folder, postgres) = (RedisServer::start(), tempfile::tempdir().unwrap(), Postgres::start());
     postgres.run(&example("profiles.sql"));
-    let serve = || serve(Some(&redis), on_postgres(&postgres), folder.path());
+    // As whoever follows the comment in it would write.
+    let (text, comment) = (example("sekisho.yaml"), "# origin: { database: \"postgres://user:password@host/name\" }");
+    assert!(text.contains(comment), "{text}");
+    let text = text.replace(comment, &format!("origin: {{ database: \"{}\", timeout: 60s }}", postgres.url()));
+    let serve = || serve_text(Some(&redis), &text, folder.path());
     reads_through_and_updates(&serve(), &serve(), &redis);
 }
 

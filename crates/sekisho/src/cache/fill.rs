@@ -62,16 +62,16 @@ impl<F: Form> Inner<F> {
     }
 
     async fn find(self: &Arc<Self>, key: &Key, own: Option<Held<F::Value>>, pilot: &Flown<F>) -> Result<F::Value> {
-        let Some(shared) = &self.shared else { return self.fetch_alone(key, own).await };
+        let Some(shared) = &self.shared else { return self.fetch_alone(key, own, None).await };
         let (began, token, mut pause) = (Instant::now(), Token::random(), SHORTEST_PAUSE);
         loop {
             // What was changed here while the store was away is not taken from there again.
             if self.settle(shared, key).await != Settled::Yes {
-                return self.fetch_alone(key, own).await;
+                return self.fetch_alone(key, own, None).await;
             }
             let mark = self.copies.mark(key);
             let looked = shared.reads.ask(&self.clock, shared.store.look(key)).await;
-            let Some(Look { print, found, failed }) = looked else { return self.fetch_alone(key, own).await };
+            let Some(Look { print, found, failed }) = looked else { return self.fetch_alone(key, own, None).await };
             let known = match self.promote(key, found, mark) {
                 Ok(Some((held, _))) if self.judge(key, &held, self.clock.now()) == Verdict::Fresh => {
                     return Ok(Landed { held, tier: Tier::Shared });
@@ -96,7 +96,7 @@ impl<F: Form> Inner<F> {
             }
             let lease = shared.store.lease(key, &token, &print, self.terms.lease);
             match shared.writes.ask(&self.clock, lease).await {
-                None => return self.fetch_alone(key, own).await,
+                None => return self.fetch_alone(key, own, None).await,
                 Some(Lease::Failed(failure)) => return Err(Unanswered::Failed(failure)),
                 Some(Lease::Lead) => {
                     if let Some(result) = self.lead(shared, key, &token, known).await {
@@ -217,7 +217,12 @@ impl<F: Form> Inner<F> {
     }
 
     /// For this process alone: there is no shared store, or it does not answer.
-    pub(super) async fn fetch_alone(&self, key: &Key, own: Option<Held<F::Value>>) -> Result<F::Value> {
+    pub(super) async fn fetch_alone(
+        &self,
+        key: &Key,
+        own: Option<Held<F::Value>>,
+        permit: Option<SemaphorePermit<'_>>,
+    ) -> Result<F::Value> {
         let mark = self.copies.mark(key);
         let validators = own.as_ref().map(|own| own.validators()).unwrap_or_default();
         let held = if self.origin.is_none() {
@@ -232,7 +237,7 @@ impl<F: Form> Inner<F> {
                 }
             }
         } else {
-            match (self.ask_origin(key, &validators, None).await?, own) {
+            match (self.ask_origin(key, &validators, permit).await?, own) {
                 (Reply::NotModified, Some(own)) => self.renewed(key, &own, mark),
                 (reply, _) => match self.read(reply)? {
                     Some((value, bytes)) => self.hold(key, Some(value), bytes.validators, Duration::ZERO, mark),

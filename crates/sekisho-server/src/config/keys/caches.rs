@@ -95,7 +95,7 @@ pub(in crate::config) static REFRESH: Section = section(
         key("decay_per_day", Kind::Number(0.9, 1.0), "what is left of a score after a day").or(Fallback::Words("0.95")),
         key("decay", Kind::Choice(&DECAY_WORDS), "`seed` multiplies all scores once a day; `forward` gives the same ranking without touching the set, if only Sekisho writes it")
             .or(Fallback::Text("seed")),
-        key("rate", Kind::Rate, "how often the origin is asked by all instances together").or(Fallback::Text("1/s")),
+        key("rate", Kind::Rate, "how often at most the origin is asked by all instances together").or(Fallback::Text("1/s")),
         key("retries", Kind::Whole(0, 3), "after a failure, 1s, 2s and 4s later or when the origin says").or(Fallback::Whole(3)),
     ],
 );

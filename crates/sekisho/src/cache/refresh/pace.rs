@@ -11,40 +11,52 @@ use crate::limits::{Charge, Degraded, LimitStore, Limits, Policy, Rule};
 
 /// Pauses when nobody says how long to wait: the store does not answer.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A turn is good for a quarter of the interval, but at least for this.
+/// From intervals of this on, requests are as far apart as is said, and not only turns.
+const EXACT: Duration = Duration::from_secs(1);
+/// A turn of shorter ones is good for so long: a call to Redis lies between it and the request, and whoever has lost their turn
+/// asks for another one.
 const GOOD_FOR: Duration = Duration::from_millis(250);
 
 /// Gives turns. On a store that the fleet shares, no two workers of it get one closer together than the rule says.
+///
+/// A request starts somewhere within its turn. So that no two start closer together than the interval, a turn is good for a
+/// tenth of it, and turns are further apart by as much.
 #[derive(Debug, Clone)]
 pub struct Pace {
     limits: Arc<Limits>,
     charge: Charge,
-    /// Within this process the requests themselves are so far apart, and not only the turns.
+    good_for: Duration,
+    /// A worker asks for no turn sooner than this after its last one: the store may have forgotten that.
     apart: Duration,
 }
 
 impl Pace {
-    /// One turn each `interval` for the cache of that name.
+    /// Requests for the cache of that name start at least `interval` apart, from a second on; of shorter intervals only the
+    /// turns do.
     pub fn every(interval: Duration, cache: &str, store: Arc<dyn LimitStore>) -> Result<Self, Invalid> {
-        let rule = Rule::interval(interval, interval, Duration::ZERO)?;
-        let limits = Limits::new(vec![Policy::new(Self::POLICY, vec![rule])?], store)?;
-        Ok(Self { limits: Arc::new(limits), charge: Charge::new(Self::POLICY, Subject::new(cache)?), apart: interval })
+        let tenth = interval / 10;
+        let (apart, good_for) =
+            if interval < EXACT { (interval, GOOD_FOR) } else { (interval.saturating_add(tenth), tenth) };
+        let rule = Rule::interval(apart, apart, Duration::ZERO)?;
+        let limits = Arc::new(Limits::new(vec![Policy::new(Self::POLICY, vec![rule])?], store)?);
+        let charge = Charge::new(Self::POLICY, Subject::new(cache)?);
+        Ok(Self { limits, charge, good_for, apart })
     }
 
     const POLICY: &str = "cache-refresh";
 
     /// Turns by a policy that is there already, which other work may be charged to as well.
     pub fn by(limits: Arc<Limits>, charge: Charge) -> Self {
-        Self { limits, charge, apart: Duration::ZERO }
+        Self { limits, charge, good_for: GOOD_FOR, apart: Duration::ZERO }
     }
 
     /// Whether a turn that came then is over: a request that started now could come too close before the next one's.
     pub(super) fn is_over(&self, turn: Instant) -> bool {
-        turn.elapsed() > GOOD_FOR.max(self.apart / 4)
+        turn.elapsed() > self.good_for
     }
 
-    /// Waits for a turn, and says from when it is: the answer may have been on its way for a while. `last` is when this worker
-    /// started its last request.
+    /// Waits for a turn, and says from when it is: the answer may have been on its way for a while. `last` is the last turn in
+    /// which this worker made a request.
     pub(super) async fn turn(&self, last: Option<Instant>) -> Instant {
         if let Some(last) = last {
             sleep_until(last + self.apart).await;

@@ -45,7 +45,7 @@ impl<F: Form> Inner<F> {
     pub(super) async fn refetch(&self, key: &Key, young: Duration, is_late: impl Fn() -> bool) -> Refetched {
         match &self.shared {
             Some(shared) => self.refetch_for_all(shared, key, young, is_late).await,
-            None => self.refetch_alone(key, young).await,
+            None => self.refetch_alone(key, young, is_late).await,
         }
     }
 
@@ -102,7 +102,8 @@ impl<F: Form> Inner<F> {
         }
     }
 
-    async fn refetch_alone(&self, key: &Key, young: Duration) -> Refetched {
+    async fn refetch_alone(&self, key: &Key, young: Duration, is_late: impl Fn() -> bool) -> Refetched {
+        let Ok(permit) = self.permits.try_acquire() else { return Refetched::Busy };
         let (own, now) = (self.copies.get(key), self.clock.now());
         let own = own.filter(|held| held.value().is_some());
         if let Some(held) = &own
@@ -110,8 +111,11 @@ impl<F: Form> Inner<F> {
         {
             return Refetched::Needless;
         }
+        if is_late() {
+            return Refetched::Busy;
+        }
         let before = own.as_ref().and_then(|held| held.value().cloned());
-        match self.fetch_alone(key, own).await {
+        match self.fetch_alone(key, own, Some(permit)).await {
             Ok(landed) => match (landed.held.value(), before) {
                 (None, _) => Refetched::Gone,
                 (Some(value), Some(before)) if value.is_same(&before) => Refetched::Unchanged,

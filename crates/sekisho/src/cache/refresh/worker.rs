@@ -244,7 +244,7 @@ fn is_refusal(failure: &Failure) -> bool {
 /// When this worker may ask the origin.
 #[derive(Debug, Default)]
 struct Turns {
-    /// When it started its last request.
+    /// The one in which it made its last request.
     last: Option<Instant>,
     /// A turn that it has, and had no need of.
     unused: Option<Instant>,

@@ -196,8 +196,8 @@ fn is_fetched(server: &RedisServer, name: &str) -> bool {
     field(server, name, "content").is_some_and(|content| content.starts_with("fetch"))
 }
 
-/// The whole fleet asks once a second. A turn is good for a quarter of that, and what comes later waits for another one; the
-/// rest is for the machine, which may let a process wait between its last look at the clock and its request.
+/// The whole fleet asks once a second at the most. Turns are further apart than that by as much as one is good for; what is
+/// left out here is for the machine, which may let a process wait between its last look at the clock and its request.
 #[test]
 fn a_fleet_of_processes_asks_at_the_pace_of_one() {
     const JOBS: usize = 8;
@@ -214,9 +214,9 @@ fn a_fleet_of_processes_asks_at_the_pace_of_one() {
     let log = origin.log();
     assert_eq!(log.len(), JOBS, "each once: {log:?}");
     let gaps: Vec<_> = log.windows(2).map(|two| two[1].at - two[0].at).collect();
-    assert!(gaps.iter().all(|gap| *gap >= interval * 3 / 5), "{gaps:?}");
+    assert!(gaps.iter().all(|gap| *gap >= interval * 4 / 5), "{gaps:?}");
     let all = log[JOBS - 1].at - log[0].at;
-    assert!(all >= interval * (JOBS as u32 - 1) - interval * 2 / 5, "{all:?}");
+    assert!(all >= interval * (JOBS as u32 - 1), "{all:?}");
     let pids: HashSet<_> = log.iter().map(|asked| asked.pid).collect();
     assert!(pids.len() > 1, "more than one of them worked: {log:?}");
 }

@@ -1,5 +1,6 @@
 //! From an access to a place in the queue, off the request's way.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use sekisho::cache::refresh::{Terms, Why};
@@ -98,15 +99,22 @@ async fn counts_are_kept_while_redis_is_away() {
     let (server, origin) = (RedisServer::start(), TestOrigin::counting());
     let (cache, _) = refreshing(&server.url(), quick(), &origin).await;
     server.kill9();
-    until("it is away", async || {
+    let accesses = Cell::new(0_u32);
+    let ask = async || {
         get(&cache, "k").await;
+        accesses.set(accesses.get() + 1);
+    };
+    until("it is away", async || {
+        ask().await;
         !cache.is_sharing()
     })
     .await;
     for _ in 0..20 {
-        get(&cache, "k").await;
+        ask().await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     server.restart();
-    until("they are told", async || score(&server, "k") >= 10.0).await;
+    until("all are told", async || score(&server, "k") >= f64::from(accesses.get())).await;
+    cache.flush().await;
+    assert_eq!(score(&server, "k"), f64::from(accesses.get()), "each once");
 }

@@ -4,6 +4,7 @@ mod fleet;
 mod killed;
 mod lazy;
 mod outage;
+mod pace;
 mod queue;
 mod ranks;
 mod worker;
