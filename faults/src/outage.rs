@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use crate::check::{Over, failures, over, slowest, to_be_back, to_notice};
 use crate::clock::{now, pass};
-use crate::ledger::{Entry, Label, Op};
+use crate::ledger::{Entry, Label, Op, Outcome};
 use crate::load::{HOT, Load, Mix};
 use crate::report::{Line, Target, percent, time};
 use crate::rig::{HELD, PASS, Rig, policy_of};
@@ -135,23 +135,28 @@ impl Outage {
         over(&self.entries, rig.settings.limit, rig.settings.window, |subject| subject < HOT)
     }
 
-    /// λ·a: what others may have been asked for since each instance last heard of the subject, times its share of it. Shares are whole
+    /// What others may have been asked for since each instance last heard of the subject, times its share of it. Shares are whole
     /// numbers: each may be one more.
-    pub(crate) fn formula_9(&self, rig: &Rig, subject: usize) -> f64 {
-        let (limit, instances) = (rig.settings.limit as f64, rig.instances.len());
+    fn formula_9(&self, rig: &Rig, subject: usize) -> f64 {
+        let instances = rig.instances.len() as f64;
+        (self.unheard(rig, subject, |_| true) / instances + instances) / rig.settings.limit as f64
+    }
+
+    /// λ·a: so much came for a subject since an instance last heard of it, summed over the instances. λ is how often it was asked for
+    /// with an answer that `counts`.
+    pub(crate) fn unheard(&self, rig: &Rig, subject: usize, counts: impl Fn(Outcome) -> bool) -> f64 {
+        let limit = rig.settings.limit as f64;
         let of = |entry: &&Entry| entry.op == Op::Check && entry.subject == subject && entry.done <= self.fault;
-        let before = self.entries.iter().filter(of).count();
+        let before = self.entries.iter().filter(of).filter(|entry| counts(entry.outcome)).count();
         let first = self.entries.first().map_or(self.fault, |entry| entry.sent);
         let rate = before as f64 / self.fault.saturating_sub(first).as_secs_f64();
-        let excess = (0..instances).map(|instance| {
+        let each = (0..rig.instances.len()).map(|instance| {
             let heard = self.entries.iter().filter(of);
-            let heard = heard
-                .filter(|entry| entry.instance == instance && entry.label == Label::Shared)
-                .map(|entry| entry.sent)
-                .max();
-            heard.map_or(limit, |at| (rate * self.fault.saturating_sub(at).as_secs_f64()).min(limit))
+            let heard = heard.filter(|entry| entry.instance == instance && entry.label == Label::Shared);
+            let at = heard.map(|entry| entry.sent).max();
+            at.map_or(limit, |at| (rate * self.fault.saturating_sub(at).as_secs_f64()).min(limit))
         });
-        (excess.sum::<f64>() / instances as f64 + instances as f64) / limit
+        each.sum()
     }
 
     pub(crate) fn total(&self, rig: &Rig, missing: Bound, surplus: Bound) -> Result<Vec<Line>> {

@@ -46,14 +46,16 @@ impl Default for Settings {
     }
 }
 
-/// The rule `total` denies nobody: it counts all that was ever admitted, to be compared with the ledger.
+/// The rule `total` denies nobody: it counts all that was ever admitted, to be compared with the ledger. Its window is so long that
+/// none begins meanwhile, as a day does at midnight.
 pub(super) fn yaml(settings: &Settings, store: &str, [listen, api]: [u16; 2], origin: u16) -> String {
     let Settings { limit, on_failure, memory_subjects, floor, .. } = settings;
     let [window, deadline, lease, staleness] =
         [settings.window, settings.deadline, settings.lease, settings.max_staleness]
             .map(|time| format!("{}ms", time.as_millis()));
-    let total =
-        |unit: &str| format!("{{ name: total, algorithm: fixed_window, unit: {unit}, limit: 1000000000, window: 1d }}");
+    let total = |unit: &str| {
+        format!("{{ name: total, algorithm: fixed_window, unit: {unit}, limit: 1000000000, window: 365d }}")
+    };
     let (requests, tokens) = (total("requests"), total("tokens"));
     format!(
         r#"

@@ -7,7 +7,8 @@ use sekisho_testkit::RedisServer;
 
 use crate::check::percentile;
 use crate::clock::{now, pass};
-use crate::load::Mix;
+use crate::ledger::Outcome;
+use crate::load::{Mix, SUBJECTS};
 use crate::outage::{Bound, Outage, WARM};
 use crate::report::{Line, Target, time};
 use crate::rig::{Rig, Settings};
@@ -122,8 +123,8 @@ fn frozen(seed: u64, lasts: Duration) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// What Redis took with it that no instance had heard of: at most what was answered within a second round trip.
+/// What Redis took with it that no instance had heard of: what was admitted since each last heard.
 fn last_word(rig: &Rig, outage: &Outage) -> u64 {
-    let share = (0..crate::load::SUBJECTS).map(|subject| outage.formula_9(rig, subject)).sum::<f64>();
-    (share * rig.settings.limit as f64 * rig.instances.len() as f64).ceil() as u64
+    let is_admitted = |outcome| outcome == Outcome::Admitted;
+    (0..SUBJECTS).map(|subject| outage.unheard(rig, subject, is_admitted)).sum::<f64>().ceil() as u64
 }
