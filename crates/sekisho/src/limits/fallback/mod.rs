@@ -13,6 +13,7 @@ mod ends;
 mod local;
 #[cfg(all(test, feature = "redis"))]
 mod model;
+mod saying;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::error::{Error, Invalid};
 use ends::{LAST_TRY, Pending};
 use local::{Local, Owed};
+use saying::Saying;
 pub use share::Share;
 
 /// A store, and what to answer without it.
@@ -110,42 +112,6 @@ impl Fallback {
     /// For how many subjects the store does not know yet what was admitted here.
     pub fn owing(&self) -> usize {
         self.inner.local.debts()
-    }
-}
-
-/// What the log was told. A store at the edge of its deadline goes and comes many times a second.
-#[derive(Debug)]
-struct Saying {
-    is_away: AtomicBool,
-    /// When that was last said, in microseconds.
-    at: AtomicU64,
-}
-
-impl Saying {
-    const AT_MOST_EACH: u64 = 1_000_000;
-
-    /// Whoever starts without a store says so.
-    fn new(is_away: bool) -> Self {
-        Self { is_away: AtomicBool::new(is_away), at: AtomicU64::new(0) }
-    }
-
-    /// Whether to say now that the store is away.
-    fn goes(&self, now: impl FnOnce() -> Timestamp) -> bool {
-        if self.is_away.load(Ordering::Relaxed) {
-            return false;
-        }
-        let (now, at) = (now().as_micros(), self.at.load(Ordering::Relaxed));
-        let is_due = at == 0 || now.abs_diff(at) >= Self::AT_MOST_EACH;
-        if !is_due || self.is_away.swap(true, Ordering::Relaxed) {
-            return false;
-        }
-        self.at.store(now, Ordering::Relaxed);
-        true
-    }
-
-    /// Whether to say that it is back: only if it was said that it is away.
-    fn comes(&self) -> bool {
-        self.is_away.swap(false, Ordering::Relaxed)
     }
 }
 

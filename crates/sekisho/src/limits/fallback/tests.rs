@@ -239,16 +239,6 @@ async fn memory_is_bounded_in_an_outage_as_it_is_without_a_store() {
     assert!((500..=1_000).contains(&held), "{held}");
 }
 
-#[test]
-fn a25_a_store_that_goes_and_comes_is_told_of_once_a_second_and_one_that_stays_away_is() {
-    let saying = Saying::new(false);
-    let goes = |ms: u64| saying.goes(|| Timestamp::from_millis(1_000_000 + ms));
-    assert!(goes(0) && !goes(1) && saying.comes());
-    assert!(!goes(10) && !saying.comes());
-    assert!(!goes(500) && !goes(999) && goes(1_000), "it has stayed away");
-    assert!(saying.comes() && !saying.comes());
-}
-
 #[tokio::test]
 async fn what_is_owed_for_several_is_told_before_any_of_them_is_decided() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
