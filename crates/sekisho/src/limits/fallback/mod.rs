@@ -332,11 +332,6 @@ impl Inner {
                 self.later(end.clone(), 0);
                 Ok(as_asked(end))
             }
-            // Nobody else has its id, so it was there, and the store has lost it with the rest: what it cost counts all the same.
-            Err(Error::UnknownReservation) if !end.is_shared => {
-                self.later(end.clone(), LAST_TRY);
-                Ok(as_asked(end))
-            }
             answer => answer,
         }
     }

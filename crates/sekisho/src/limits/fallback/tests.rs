@@ -254,30 +254,3 @@ async fn what_is_owed_for_several_is_told_before_any_of_them_is_decided() {
     limits.check(&both).await.unwrap();
     assert_eq!(flaky.heard.as_ref().unwrap().lock()[..3], ["count", "count", "decide"]);
 }
-
-#[tokio::test]
-async fn what_a_reservation_cost_counts_though_the_store_has_lost_it() {
-    let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
-    let flaky = Arc::new(Flaky::new(clock.clone()));
-    let all = Arc::new(Share::ALL);
-    let fallback = Arc::new(Fallback::new(flaky.clone(), OnFailure::Memory, Capacity::default(), clock, all));
-    let rule = Rule::fixed_window(100, Duration::from_secs(60)).unwrap();
-    let limits = Limits::new(vec![Policy::new("p", vec![rule]).unwrap()], fallback.clone()).unwrap();
-    let cost = |n| Cost::requests(n).unwrap();
-    let charge = [Charge::new("p", Subject::new("a").unwrap()).costing(cost(10))];
-    let reserve = async || match limits.reserve(&charge, &ReserveOptions::default()).await.unwrap() {
-        Reserved::Admitted(admission) => admission,
-        Reserved::Denied(denied) => panic!("{denied:?}"),
-    };
-    let (own, given_up, known) = (reserve().await, reserve().await, reserve().await.into_id());
-    flaky.store.reset_all().await.unwrap();
-    assert_eq!(own.settle(&cost(7)).await.unwrap().ending, Ending::Settled);
-    assert_eq!(given_up.release().await.unwrap().ending, Ending::Released);
-    // Whoever has an id may have made it up.
-    assert_eq!(limits.settle(&known, &cost(5)).await, Err(Error::UnknownReservation));
-    for _ in 0..2 {
-        fallback.write_back().await;
-        let figures = limits.explain("p", Subject::new("a").unwrap(), None).await.unwrap().charges[0].rules[0];
-        assert_eq!((figures.used, figures.held), (7, 0));
-    }
-}
