@@ -261,6 +261,31 @@ pub(super) async fn whoever_leaves_before_the_answer_holds_nothing(harness: &Har
     until(&desk, (0, 0, 5)).await;
 }
 
+/// A reservation of a policy whose rules change is neither lost nor counted twice.
+pub(super) async fn a_reservation_outlives_a_change_of_its_policy(harness: &Harness) {
+    let shared = KeyTemplate::parse(&harness.template("kept:day:{subject}:{date}")).unwrap();
+    let day = || Rule::calendar(9, Period::Day, TimeZone::UTC).unwrap();
+    let log = || Rule::sliding_log(9, HOUR).unwrap();
+    let bucket = || Rule::token_bucket(9, 24 * HOUR, None).unwrap();
+    let shared = || day().named("shared").unwrap().stored_at(shared.clone()).unwrap();
+    let first = Policy::new("p", vec![day(), bucket(), log(), shared(), Rule::concurrency(9).unwrap()]).unwrap();
+    let changed = vec![Rule::block(), log(), Rule::fixed_window(9, HOUR).unwrap(), shared(), bucket(), day()];
+    let changed = Policy::new("p", changed).unwrap();
+    let desk = Desk::with_policy(harness, first);
+    let (settled, released) = (desk.reserve(2).await, desk.reserve(3).await);
+    let after = Limits::new(vec![changed], Arc::clone(&harness.store)).unwrap();
+    let figures = async || {
+        let explained = after.explain("p", desk.subject.clone(), None).await.unwrap();
+        explained.charges[0].rules.iter().map(|rule| (rule.used, rule.held)).collect::<Vec<_>>()
+    };
+    assert_eq!(figures().await, [(0, 0), (0, 5), (0, 0), (0, 5), (0, 5), (0, 5)]);
+    for _ in 0..2 {
+        assert_eq!(after.settle(&settled, &requests(4)).await.unwrap().ending, Ending::Settled);
+        assert_eq!(after.release(&released).await.unwrap().ending, Ending::Released);
+        assert_eq!(figures().await, [(0, 0), (4, 0), (0, 0), (4, 0), (4, 0), (4, 0)]);
+    }
+}
+
 /// A drop cannot wait for the store, so the case asks until it has happened. The clock stands still: no lease helps.
 async fn until(desk: &Desk<'_>, expected: (u64, u64, u64)) {
     for _ in 0..10_000 {

@@ -151,6 +151,7 @@ fn all() -> Vec<Case> {
         leases::a_dropped_admission_gives_back_what_was_never_sent,
         leases::a_dropped_admission_keeps_what_was_sent,
         leases::whoever_leaves_before_the_answer_holds_nothing,
+        leases::a_reservation_outlives_a_change_of_its_policy,
         operator::an_override_stops_everything_at_zero_until_it_ends,
         operator::an_override_lasts_no_longer_than_it_says,
         operator::an_override_names_rules_of_the_policy,

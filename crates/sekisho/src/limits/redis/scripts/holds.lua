@@ -16,20 +16,40 @@ function L.width(kind)
   return kind == 5 and 5 or 3
 end
 
--- Keeps the state of rules that both configurations know. Shapes are 6 bytes a rule: its kind and a hash of what it is.
--- Open holds cannot be told apart by rule any more; they end with the configuration that made them. Ends are only told.
+-- Bytes of a rule of this kind in a hold.
+function L.part(kind)
+  if kind == 6 or kind == 8 then return 19 end
+  return (kind == 11 or kind == 12) and 24 or 12
+end
+
+-- Keeps the state of rules that both configurations know, and of open holds what they have of these rules: of one that is new they
+-- have nothing. Shapes are 6 bytes a rule: its kind and a hash of what it is. Ends are only told.
 function L.take_over(old, p)
   if type(old[1]) ~= 'string' or type(old[2]) ~= 'string' or type(old[4]) ~= 'string' then error('not a record of this version') end
-  local R, slots, slot, was = L.fresh(p), {}, 5, L.end_size(old)
+  local R, slots, slot, parts, size, was = L.fresh(p), {}, 5, {}, 47, L.end_size(old)
   for pos = 1, #old[1], 6 do
-    slots[sub(old[1], pos, pos + 5)] = slot
-    slot = slot + L.width(string.byte(old[1], pos))
+    local shape, kind = sub(old[1], pos, pos + 5), string.byte(old[1], pos)
+    slots[shape], parts[shape] = slot, size
+    slot, size = slot + L.width(kind), size + L.part(kind)
   end
+  if #old[2] % size ~= 0 then error('not a record of this version') end
   for i, r in ipairs(p[5]) do
     local from = slots[sub(p[1], i * 6 - 5, i * 6)]
     if from then
       for k = 0, L.width(r[1]) - 1 do R[r[7] + k] = old[from + k] end
     end
+  end
+  for pos = 1, #old[2], size do
+    local hold = sub(old[2], pos, pos + 46)
+    for i, r in ipairs(p[5]) do
+      local from, width = parts[sub(p[1], i * 6 - 5, i * 6)], L.part(r[1])
+      if from then
+        hold = hold .. sub(old[2], pos + from, pos + from + width - 1)
+      else
+        hold = hold .. string.rep('\0', width == 24 and 12 or width) .. string.rep(' ', width == 24 and 12 or 0)
+      end
+    end
+    R[2] = R[2] .. hold
   end
   for pos = 1, #old[4], was do
     local known = sub(old[4], pos, pos + was - 1) .. string.rep('\0', #R[1])
