@@ -200,7 +200,8 @@ fn distinct(asks: &[Ask]) -> Vec<Ask> {
 struct ModelRun {
     policies: Vec<PlainPolicy>,
     subjects: HashMap<(usize, usize), Model>,
-    reservations: Vec<(u64, Vec<Ask>)>,
+    /// With the ends of their leases.
+    reservations: Vec<(u64, Vec<Ask>, u64)>,
     keys: HashMap<(u8, Vec<(usize, usize)>), u64>,
     now: u64,
     next: u64,
@@ -272,7 +273,7 @@ impl ModelRun {
         if let Some(id) = by_key
             && let Some(expires) = asks.iter().find_map(|ask| self.of(ask).expires_of(id, now))
         {
-            self.reservations.push((id, asks.clone()));
+            self.reservations.push((id, asks.clone(), expires));
             let rules = self.outcomes(&asks, &mut |_, _| Verdict::Fits);
             return Answer::Decided { allowed: true, expires: Some(expires), rules };
         }
@@ -296,9 +297,9 @@ impl ModelRun {
                     self.of(ask).take(now, &amounts, lease.map(|lease| (id, lease)));
                 }
             }
-            if lease.is_some() {
+            if let Some(lease) = lease {
                 self.next += 1;
-                self.reservations.push((id, asks.clone()));
+                self.reservations.push((id, asks.clone(), now + lease));
             }
         }
         let expires = lease.filter(|_| allowed).map(|lease| now + lease);
@@ -328,9 +329,10 @@ impl ModelRun {
         if self.reservations.is_empty() {
             return Answer::Nothing;
         }
-        let (id, asks) = self.reservations[which % self.reservations.len()].clone();
+        let (id, asks, expires) = self.reservations[which % self.reservations.len()].clone();
         let now = self.now;
-        let mut ending = None;
+        let asked = if settle.is_some() { End::Settled } else { End::Released };
+        let mut ends = Vec::new();
         for ask in &asks {
             let policy = self.policies[ask.policy].clone();
             let model = self.of(ask);
@@ -342,17 +344,31 @@ impl ModelRun {
                         Some(n) => amounts(&policy, n).into_iter().map(Some).collect(),
                         None => policy.rules.iter().map(|_| None).collect(),
                     });
-                    let end = if settle.is_some() { End::Settled } else { End::Released };
                     let expires = model.expires_of(id, now).unwrap_or(0);
                     model.end(id, now, actual.as_deref()).map(|_| {
-                        model.remember(id, end, expires, now);
-                        end
+                        model.remember(id, asked, expires, now);
+                        asked
                     })
                 }
             };
-            ending = ending.or(end);
+            ends.push(end);
         }
-        ending.map_or(Answer::Unknown, Answer::Ended)
+        // A reset has forgotten it: it counts with what it cost, unless the rest of it has ended otherwise.
+        if expires > now && ends.iter().flatten().all(|end| *end == asked) {
+            let is_shadow = |ask: &Ask| self.policies[ask.policy].shadow;
+            let is_alone = asks.iter().all(is_shadow);
+            let lost = asks.iter().zip(&mut ends).filter(|(ask, end)| end.is_none() && (is_alone || !is_shadow(ask)));
+            let lost: Vec<Ask> = lost.map(|(ask, end)| (ask.clone(), *end = Some(asked)).0).collect();
+            for ask in lost {
+                let policy = self.policies[ask.policy].clone();
+                let model = self.of(&ask);
+                if let Some(n) = settle.filter(|_| !policy.shadow) {
+                    model.take_lost(now, &amounts(&policy, n.unwrap_or(ask.cost)));
+                }
+                model.remember(id, asked, expires, now);
+            }
+        }
+        ends.into_iter().flatten().next().map_or(Answer::Unknown, Answer::Ended)
     }
 }
 

@@ -95,7 +95,7 @@ pub(super) fn routes() -> Vec<Route> {
 fn limits() -> Vec<Route> {
     let operation = |id, summary| Operation::new("limits", id, summary);
     let charge = || json!({ "policy": "demo", "subject": "192.0.2.1", "cost": { "requests": 1 } });
-    let id = "AQABAgMEBQYHCAkKCwwNDg8ABGRlbW8ACTE5Mi4wLjIuMQAA";
+    let id = "AQABAgMEBQYHCAkKCwwNDg8GCiQbsccAAARkZW1vAAkxOTIuMC4yLjEAAAEAAAAAATLfbpY";
     vec![
         Route::post(
             "/v1/check",

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::decision::{ChargeOutcome, Decision, Ended};
 use super::engine::settle_by;
 use super::fallback::end_as_backed;
-use super::policy::Cost;
+use super::policy::{Amounts, Cost};
 use super::reservation::{Backing, Held, ReservationId, Tag};
-use super::store::{End, EndHow, LimitStore, SmallAmounts, Target, Targets};
+use super::store::{Actual, End, EndHow, LimitStore, ReservedAmounts, Target, Targets};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::open::{Counted, OpenReservations, Watch};
@@ -32,6 +32,7 @@ pub struct Admission {
     expires_at: Timestamp,
     /// Its charges are what is held.
     decision: Decision,
+    reserved: ReservedAmounts,
     store: Arc<dyn LimitStore>,
     on_drop: OnDrop,
     /// Counts it for as long as it is open.
@@ -51,11 +52,11 @@ impl Admission {
     pub(super) fn new(
         (tag, is_shared): (Tag, bool),
         expires_at: Timestamp,
-        decision: Decision,
+        (decision, reserved): (Decision, ReservedAmounts),
         store: Arc<dyn LimitStore>,
     ) -> Self {
         let backing = Backing::of(decision.degraded);
-        Self { tag, is_shared, backing, expires_at, decision, store, on_drop: OnDrop::Release, watch: None }
+        Self { tag, is_shared, backing, expires_at, decision, reserved, store, on_drop: OnDrop::Release, watch: None }
     }
 
     pub(crate) fn watched_by(&mut self, open: &Arc<OpenReservations>, meters: Counted) {
@@ -79,7 +80,7 @@ impl Admission {
     /// As [`sent`](Self::sent), with what is known of the cost by now: a drop settles at that. A stream tells its cost while
     /// it runs, and its reader may leave at any time.
     pub fn sent_at(&mut self, actual: &Cost) -> Result<(), Error> {
-        self.on_drop = OnDrop::AsAsked(Box::new(settle_by(&self.targets(), actual)?));
+        self.on_drop = OnDrop::AsAsked(Box::new(settle_by(&self.targets(), &self.reserved, actual)?));
         Ok(())
     }
 
@@ -89,13 +90,14 @@ impl Admission {
         if let Some(watch) = self.watch.take() {
             watch.hand_over();
         }
-        let held = self.targets().iter().map(Held::of).collect();
-        ReservationId { tag: self.tag, held, backing: self.backing }
+        let reserved = std::mem::take(&mut self.reserved);
+        let held = self.targets().iter().zip(reserved).map(|(target, amounts)| Held::of(target, amounts)).collect();
+        ReservationId { tag: self.tag, expires: self.expires_at.as_micros(), held, backing: self.backing }
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
     pub async fn settle(self, actual: &Cost) -> Result<Ended, Error> {
-        let how = settle_by(&self.targets(), actual)?;
+        let how = settle_by(&self.targets(), &self.reserved, actual)?;
         self.end(how).await
     }
 
@@ -106,11 +108,15 @@ impl Admission {
     /// Until the store has answered, a drop (the caller was cancelled) still does what was asked.
     async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
         self.on_drop = OnDrop::AsAsked(Box::new(how.clone()));
-        let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
-        let end = End { tag, is_shared, backing, targets: self.targets(), how };
+        let end = self.as_end(self.targets(), how);
         let outcome = end_as_backed(&end, self.store.end(&end).await)?;
         self.on_drop = OnDrop::Nothing;
         Ok(Ended::of(&end.targets, &outcome))
+    }
+
+    fn as_end(&self, targets: Targets, how: EndHow) -> End {
+        let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
+        End { tag, expires: self.expires_at.as_micros(), is_shared, backing, targets, how }
     }
 
     fn targets(&self) -> Targets {
@@ -127,23 +133,18 @@ impl Drop for Admission {
         let how = match std::mem::replace(&mut self.on_drop, OnDrop::Nothing) {
             OnDrop::Nothing => return,
             OnDrop::Release => EndHow::Release,
-            OnDrop::SettleAsReserved => EndHow::as_reserved(&self.decision.charges),
+            OnDrop::SettleAsReserved => EndHow::as_reserved(&self.reserved),
             OnDrop::AsAsked(how) => *how,
         };
         let targets = std::mem::take(&mut self.decision.charges).into_iter().map(target).collect();
-        let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
-        self.store.end_later(End { tag, is_shared, backing, targets, how });
+        self.store.end_later(self.as_end(targets, how));
     }
 }
 
 impl EndHow {
-    fn as_reserved(charges: &[ChargeOutcome]) -> Self {
-        let of = |charge: &ChargeOutcome| {
-            let mut amounts = SmallAmounts::new();
-            charge.policy.rules().iter().for_each(|_| amounts.push(None));
-            amounts
-        };
-        Self::Settle(charges.iter().map(of).collect())
+    fn as_reserved(reserved: &ReservedAmounts) -> Self {
+        let of = |amounts: &Amounts| amounts.iter().map(|amount| Actual::AsReserved(*amount)).collect();
+        Self::Settle(reserved.iter().map(of).collect())
     }
 }
 

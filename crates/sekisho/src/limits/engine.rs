@@ -8,11 +8,12 @@ use std::time::Duration;
 use super::admission::{Admission, Reserved};
 use super::decision::{ChargeOutcome, Decision, Ended};
 use super::fallback::end_as_backed;
-use super::policy::{Cost, Policy, check_lease};
+use super::policy::{Amounts, Cost, Policy, check_lease};
 use super::reservation::{Held, ReservationId, Tag};
-use super::rule::{Algorithm, EXACT, MAX_AMOUNT};
+use super::rule::{Algorithm, EXACT, MAX_AMOUNT, REQUESTS, Rule};
 use super::store::{
-    Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, Standing, Take, TakeKind, Taken, Target, Targets,
+    Actual, Demand, Demands, End, EndHow, EndOutcome, LimitStore, Operation, ReservedAmounts, Standing, Take, TakeKind,
+    Taken, Target, Targets,
 };
 use crate::clock::{Timestamp, micros};
 use crate::error::{Error, Invalid};
@@ -108,17 +109,18 @@ impl Limits {
     }
 
     pub(crate) async fn check_demands(&self, demands: Demands) -> Result<Decision, Error> {
-        self.take(demands, TakeKind::Check).await.map(|(_, decision)| decision)
+        self.take(demands, TakeKind::Check).await
     }
 
     pub(crate) async fn peek_demands(&self, demands: Demands) -> Result<Decision, Error> {
-        self.take(demands, TakeKind::Peek).await.map(|(_, decision)| decision)
+        self.take(demands, TakeKind::Peek).await
     }
 
     pub(crate) async fn reserve_demands(&self, demands: Demands, options: &ReserveOptions) -> Result<Reserved, Error> {
         let holding = Holding::new(&demands, options)?;
-        let (expires_at, decision) = self.take(demands, holding.kind()).await?;
-        Ok(self.reserved(&holding, expires_at, decision))
+        let take = Take::new(demands, holding.kind());
+        let taken = self.store.take(&take).await?;
+        Ok(self.reserved(&holding, take.demands, taken))
     }
 
     /// Whether the store decides without being waited for: then the two below answer.
@@ -127,7 +129,9 @@ impl Limits {
     }
 
     pub(crate) fn check_at_once(&self, demands: Demands) -> Option<Result<Decision, Error>> {
-        Some(self.take_at_once(demands, TakeKind::Check)?.map(|(_, decision)| decision))
+        let take = Take::new(demands, TakeKind::Check);
+        let taken = self.store.take(&take).at_once()?;
+        Some(taken.map(|taken| decision(take.demands, taken)))
     }
 
     pub(crate) fn reserve_at_once(
@@ -139,30 +143,33 @@ impl Limits {
             Ok(holding) => holding,
             Err(error) => return Some(Err(error)),
         };
-        let taken = self.take_at_once(demands, holding.kind())?;
-        Some(taken.map(|(expires_at, decision)| self.reserved(&holding, expires_at, decision)))
+        let take = Take::new(demands, holding.kind());
+        let taken = self.store.take(&take).at_once()?;
+        Some(taken.map(|taken| self.reserved(&holding, take.demands, taken)))
     }
 
-    fn reserved(&self, holding: &Holding, expires_at: Option<Timestamp>, decision: Decision) -> Reserved {
-        if !decision.allowed {
-            return Reserved::Denied(decision);
+    fn reserved(&self, holding: &Holding, mut demands: Demands, taken: Taken) -> Reserved {
+        if !taken.allowed {
+            return Reserved::Denied(decision(demands, taken));
         }
-        let expires_at = expires_at.unwrap_or(decision.at + holding.lease);
+        let expires_at = taken.expires_at.unwrap_or(taken.at + holding.lease);
         let tag = (holding.tag, holding.is_repeated);
-        Reserved::Admitted(Admission::new(tag, expires_at, decision, Arc::clone(&self.store)))
+        let amounts: ReservedAmounts = demands.iter_mut().map(|demand| std::mem::take(&mut demand.amounts)).collect();
+        let held = (decision(demands, taken), amounts);
+        Reserved::Admitted(Admission::new(tag, expires_at, held, Arc::clone(&self.store)))
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
     pub async fn settle(&self, id: &ReservationId, actual: &Cost) -> Result<Ended, Error> {
         let targets = self.targets(id)?;
-        let how = settle_by(&targets, actual)?;
-        self.end(End { tag: id.tag, is_shared: true, backing: id.backing, targets, how }).await
+        let reserved: ReservedAmounts = targets.iter().zip(&id.held).map(reserved_of).collect();
+        let how = settle_by(&targets, &reserved, actual)?;
+        self.end(id, targets, how).await
     }
 
     /// Gives everything back.
     pub async fn release(&self, id: &ReservationId) -> Result<Ended, Error> {
-        let (targets, how) = (self.targets(id)?, EndHow::Release);
-        self.end(End { tag: id.tag, is_shared: true, backing: id.backing, targets, how }).await
+        self.end(id, self.targets(id)?, EndHow::Release).await
     }
 
     /// Every rule of one policy for one subject.
@@ -259,31 +266,22 @@ impl Limits {
         self.store.reset_all().await
     }
 
-    /// With the end of the lease, for a reservation.
-    async fn take(&self, demands: Demands, kind: TakeKind) -> Result<(Option<Timestamp>, Decision), Error> {
+    async fn take(&self, demands: Demands, kind: TakeKind) -> Result<Decision, Error> {
         let take = Take::new(demands, kind);
         let taken = self.store.take(&take).await?;
-        let expires_at = taken.expires_at;
-        Ok((expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken)))
+        Ok(decision(take.demands, taken))
     }
 
-    fn take_at_once(&self, demands: Demands, kind: TakeKind) -> Option<Result<(Option<Timestamp>, Decision), Error>> {
-        let take = Take::new(demands, kind);
-        let taken = self.store.take(&take).at_once()?;
-        Some(taken.map(|taken| {
-            let expires_at = taken.expires_at;
-            (expires_at, decision(take.demands.into_iter().map(|demand| demand.target), taken))
-        }))
-    }
-
-    async fn end(&self, end: End) -> Result<Ended, Error> {
+    async fn end(&self, id: &ReservationId, targets: Targets, how: EndHow) -> Result<Ended, Error> {
+        let (tag, expires, backing) = (id.tag, id.expires, id.backing);
+        let end = End { tag, expires, is_shared: true, backing, targets, how };
         let outcome = end_as_backed(&end, self.store.end(&end).await)?;
         Ok(Ended::of(&end.targets, &outcome))
     }
 
     async fn operate(&self, target: Target, operation: Operation) -> Result<Decision, Error> {
         let taken = self.store.operate(&target, &operation).await?;
-        Ok(decision(std::iter::once(target), taken))
+        Ok(decision_of(std::iter::once(target), taken))
     }
 
     fn charged(&self, charges: &[Charge]) -> Result<Demands, Error> {
@@ -340,7 +338,7 @@ impl Holding {
         let lease = asked.or(shortest).unwrap_or(Policy::MAX_LEASE);
         let (tag, is_repeated) = match &options.idempotency_key {
             Some(key) => {
-                let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target)).collect();
+                let held: Vec<Held> = demands.iter().map(|demand| Held::of(&demand.target, Amounts::new())).collect();
                 (Tag::from_idempotency_key(check_key(key)?, held.iter()), true)
             }
             None => (Tag::random(), false),
@@ -373,9 +371,9 @@ impl Due<'_> {
 }
 
 impl Held {
-    pub(crate) fn of(target: &Target) -> Self {
+    pub(crate) fn of(target: &Target, amounts: Amounts) -> Self {
         let policy = target.policy.name().to_owned();
-        Self { policy, subject: target.subject.clone(), endpoint: target.endpoint.clone() }
+        Self { policy, subject: target.subject.clone(), endpoint: target.endpoint.clone(), amounts }
     }
 }
 
@@ -395,19 +393,37 @@ impl Target {
     }
 }
 
-/// What a settle replaces each rule's amount by; `None` where the unit is not named.
-pub(super) fn settle_by(targets: &[Target], actual: &Cost) -> Result<EndHow, Error> {
+/// What was reserved of each rule, as the id says. Of another number of rules it says nothing: they have changed since, and it was one
+/// request.
+fn reserved_of((target, held): (&Target, &Held)) -> Amounts {
+    let rules = target.policy.rules();
+    if held.amounts.len() == rules.len() {
+        return held.amounts.clone();
+    }
+    rules.iter().map(|rule| u64::from(rule.unit() == REQUESTS)).collect()
+}
+
+/// What a settle replaces each rule's amount by. What is not named stays as `reserved`.
+pub(super) fn settle_by(targets: &[Target], reserved: &[Amounts], actual: &Cost) -> Result<EndHow, Error> {
     for (unit, _) in actual.iter() {
         let counts = |target: &Target| target.policy.rules().iter().any(|rule| rule.unit() == unit);
-        if unit != super::rule::REQUESTS && !targets.iter().any(counts) {
+        if unit != REQUESTS && !targets.iter().any(counts) {
             return Err(Invalid::new(format!("cost.{unit}"), "is counted by no rule of this reservation").into());
         }
     }
-    let amounts = |target: &Target| target.policy.rules().iter().map(|rule| actual.named(rule.unit())).collect();
-    Ok(EndHow::Settle(targets.iter().map(amounts).collect()))
+    let settled = |(rule, reserved): (&Rule, &u64)| {
+        actual.named(rule.unit()).map_or(Actual::AsReserved(*reserved), Actual::Named)
+    };
+    let amounts =
+        |(target, reserved): (&Target, &Amounts)| target.policy.rules().iter().zip(reserved).map(settled).collect();
+    Ok(EndHow::Settle(targets.iter().zip(reserved).map(amounts).collect()))
 }
 
-fn decision(targets: impl Iterator<Item = Target>, taken: Taken) -> Decision {
+fn decision(demands: Demands, taken: Taken) -> Decision {
+    decision_of(demands.into_iter().map(|demand| demand.target), taken)
+}
+
+fn decision_of(targets: impl Iterator<Item = Target>, taken: Taken) -> Decision {
     let outcome = |(target, rules): (Target, Vec<_>)| ChargeOutcome {
         policy: target.policy,
         subject: target.subject,

@@ -135,6 +135,12 @@ impl Record {
         }
     }
 
+    /// Counts what a reservation cost that is not known any more. What only holds or paces has nothing left of it to count.
+    pub(crate) fn take_lost(&mut self, policy: &Policy, now: u64, amounts: &[u64]) {
+        let counted = policy.rules().iter().zip(amounts).map(|(rule, n)| if rule.adds_up() { *n } else { 0 });
+        self.take(policy, now, &counted.collect::<Amounts>(), u32::MAX);
+    }
+
     /// Counts `amounts` as settled, and says how to give them back after all.
     pub(crate) fn take_marked(&mut self, policy: &Policy, now: u64, amounts: &[u64], entropy: u32) -> Hold {
         let rules = self.take_each(policy, now, amounts, entropy, false);
@@ -297,12 +303,13 @@ impl Record {
 
     /// What each rule that adds up has counted, settled and held. Rules that only hold or pace have nothing to add up.
     pub(crate) fn totals(&self, policy: &Policy, now: u64) -> Amounts {
-        let total = |(i, rule): (usize, &Rule)| match (&rule.algorithm, &self.states[i]) {
-            (Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block, _) => 0,
-            (algorithm, state) => {
-                let figures = algorithm.figures(state, self.terms(algorithm, i), now, &OfRule(&self.holds, i));
-                figures.used + figures.held
+        let total = |(i, rule): (usize, &Rule)| {
+            if !rule.adds_up() {
+                return 0;
             }
+            let algorithm = &rule.algorithm;
+            let figures = algorithm.figures(&self.states[i], self.terms(algorithm, i), now, &OfRule(&self.holds, i));
+            figures.used + figures.held
         };
         policy.rules().iter().enumerate().map(total).collect()
     }

@@ -309,6 +309,11 @@ impl Rule {
 
 impl Rule {
     /// Whether it may admit for later.
+    /// False for what only holds, paces or blocks: there what was taken is not added up.
+    pub(crate) const fn adds_up(&self) -> bool {
+        !matches!(self.algorithm, Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block)
+    }
+
     pub(crate) const fn paces(&self) -> bool {
         matches!(self.algorithm, Algorithm::Bucket { queue: true, .. } | Algorithm::Interval { .. })
     }

@@ -7,6 +7,9 @@
 //! - A reserve whose caller goes away before it has the answer leaves nothing held, unless the tag is a caller's own: whoever
 //!   repeats a key may hold the same reservation already.
 //! - `end` is idempotent: the first call decides how a reservation ends, later ones are told.
+//! - A reservation that is not known though its lease has not ended was lost, for an end is remembered at least as long as the lease
+//!   would have lasted: a settle counts what it cost, now, and a release gives back nothing. Both are remembered as any other end.
+//!   After its lease it is unknown.
 //! - A lease that has run out ends the reservation at that instant, whenever somebody looks.
 //! - The figures of an answer are those right after it, and the same on every store for the same history.
 //! - An error names nothing that was counted, unless `may_have_run` is set.
@@ -19,9 +22,9 @@ use std::task::{Context, Poll};
 use smallvec::SmallVec;
 
 use super::decision::{Degraded, Ending, RuleOutcome};
-use super::policy::{Amounts, Policy, USUAL_RULES};
+use super::policy::{Amounts, Mode, Policy, USUAL_RULES};
 use super::reservation::{Backing, Tag};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, micros};
 use crate::error::Error;
 use crate::key::{Endpoint, Subject};
 
@@ -196,13 +199,17 @@ impl Take {
     pub(crate) fn undo(&self) -> Option<End> {
         let TakeKind::Reserve { tag, repeated: false, .. } = self.kind else { return None };
         let targets = self.demands.iter().map(|demand| demand.target.clone()).collect();
-        Some(End { tag, is_shared: false, backing: Backing::Store, targets, how: EndHow::Release })
+        // Not vouched for: it may still be on its way there, and is then given back when it has arrived.
+        Some(End { tag, expires: 0, is_shared: false, backing: Backing::Store, targets, how: EndHow::Release })
     }
 }
 
 #[derive(Debug, Clone)]
 pub struct End {
     pub(crate) tag: Tag,
+    /// When its lease ends, by the clock of whoever granted it: until then it has been lost where nobody knows it. 0 if that cannot be
+    /// said.
+    pub(crate) expires: u64,
     /// Others may end it as well, and are then told how it ended.
     pub(crate) is_shared: bool,
     pub(crate) backing: Backing,
@@ -210,11 +217,65 @@ pub struct End {
     pub(crate) how: EndHow,
 }
 
+impl End {
+    /// Until when a store that does not know the reservation has lost it. What was given while nobody counted cannot be lost.
+    pub(crate) fn vouched_until(&self) -> u64 {
+        if self.backing == Backing::Nobody { 0 } else { self.expires }
+    }
+
+    /// Whether a store that does not know the reservation has lost it. No lease is longer than the longest: whoever makes an id up
+    /// gains nothing by it that a reserve would not have given them.
+    pub(crate) fn is_lost(&self, now: u64) -> bool {
+        let until = self.vouched_until();
+        until > now && until - now <= micros(Policy::MAX_LEASE)
+    }
+
+    pub(crate) const fn asked(&self) -> Ending {
+        match self.how {
+            EndHow::Release => Ending::Released,
+            EndHow::Settle(_) => Ending::Settled,
+        }
+    }
+
+    /// Whether a target that does not know the reservation has lost it, once it was found to be lost. Under a policy in shadow mode
+    /// it may never have been held, so that only one that is held nowhere else is ended there.
+    pub(crate) fn is_held_by(&self, target: usize) -> bool {
+        let is_shadow = |target: &Target| target.policy.mode() == Mode::Shadow;
+        !is_shadow(&self.targets[target]) || self.targets.iter().all(is_shadow)
+    }
+
+    /// What a reservation that was lost costs each rule of a target: nothing in shadow mode, where it may not have been held.
+    pub(crate) fn lost_amounts(&self, target: usize) -> Amounts {
+        let policy = &self.targets[target].policy;
+        let amount = |rule: usize| match &self.how {
+            EndHow::Settle(amounts) if policy.mode() == Mode::Enforce => match amounts[target][rule] {
+                Actual::Named(n) | Actual::AsReserved(n) => n,
+            },
+            _ => 0,
+        };
+        (0..policy.rules().len()).map(amount).collect()
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum EndHow {
     Release,
-    /// What each rule of each target is charged at last; `None` keeps what was reserved.
+    /// What each rule of each target is charged at last.
     Settle(SmallVec<[SmallAmounts; 1]>),
+}
+
+/// What a settle makes of the amount that a rule was charged with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Actual {
+    Named(u64),
+    /// It stays. Where what was reserved is not known any more, it was so much.
+    AsReserved(u64),
+}
+
+impl Actual {
+    pub(crate) const fn named(self) -> Option<u64> {
+        if let Self::Named(n) = self { Some(n) } else { None }
+    }
 }
 
 impl EndHow {
@@ -222,13 +283,15 @@ impl EndHow {
     pub(crate) fn actual(&self, target: usize, rule: usize, reserved: u64) -> u64 {
         match self {
             Self::Release => 0,
-            Self::Settle(amounts) => amounts[target][rule].unwrap_or(reserved),
+            Self::Settle(amounts) => amounts[target][rule].named().unwrap_or(reserved),
         }
     }
 }
 
-/// `None` where the caller named no amount for the rule's unit.
-pub(crate) type SmallAmounts = SmallVec<[Option<u64>; USUAL_RULES]>;
+pub(crate) type SmallAmounts = SmallVec<[Actual; USUAL_RULES]>;
+
+/// What was reserved of each rule of each target.
+pub(crate) type ReservedAmounts = SmallVec<[Amounts; 1]>;
 
 /// How it ended, and what each rule of each target stays charged with.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -206,7 +206,7 @@ impl Outbound {
         if taken.allowed {
             self.count_observed(&take, &taken).await?;
         }
-        let acquired = acquired(&take, &taken);
+        let acquired = acquired(&take, &taken, kind);
         self.inner.meters.acquired(&acquired);
         if let Acquired::Admitted(admitted) = &acquired
             && admitted.was_the_last(kind)
@@ -224,8 +224,7 @@ impl Outbound {
         let mut demands = Demands::new();
         for (name, governed) in domains.charged(site) {
             let policy = if is_patient { &governed.patient } else { &governed.prompt };
-            let amounts = cost(1, u64::from(kind == Kind::Page), 1, 0);
-            demands.push(Demand { target: target(name, policy), amounts });
+            demands.push(Demand { target: target(name, policy), amounts: reserved(kind) });
         }
         let kind = TakeKind::Reserve { tag: Tag::random(), lease, repeated: false };
         Take::new(demands, kind)
@@ -280,11 +279,12 @@ impl Outbound {
         for subject in &permit.charged {
             let governed = domains.of_subject(subject);
             targets.push(Target { policy: Arc::clone(&governed.patient), subject: subject.clone(), endpoint: None });
-            amounts.push(outcome.amounts(&governed.terms));
+            amounts.push(outcome.amounts(&governed.terms, &reserved(permit.kind)));
             is_observed &= governed.terms.observe;
         }
         let how = if outcome == Outcome::NotSent { EndHow::Release } else { EndHow::Settle(amounts) };
-        (End { tag: permit.tag, is_shared: permit.is_shared, backing: permit.backing, targets, how }, is_observed)
+        let Permit { tag, expires, is_shared, backing, .. } = *permit;
+        (End { tag, expires, is_shared, backing, targets, how }, is_observed)
     }
 
     /// One more incident, unless the domain is left alone already: all that was in flight then is one incident.
@@ -408,7 +408,12 @@ fn cost(requests: u64, pages: u64, turns: u64, incidents: u64) -> Amounts {
     amounts
 }
 
-fn acquired(take: &Take, taken: &Taken) -> Acquired {
+/// What a request of this kind reserves.
+pub(super) fn reserved(kind: Kind) -> Amounts {
+    cost(1, u64::from(kind == Kind::Page), 1, 0)
+}
+
+fn acquired(take: &Take, taken: &Taken, kind: Kind) -> Acquired {
     let (requests, pages) = (budget_of(taken, REQUESTS).remaining, budget_of(taken, PAGES).remaining);
     let rules = || taken.outcomes.iter().flatten();
     if !taken.allowed {
@@ -423,11 +428,12 @@ fn acquired(take: &Take, taken: &Taken) -> Acquired {
             is_degraded: taken.degraded.is_some(),
         });
     }
-    let TakeKind::Reserve { tag, .. } = take.kind else { unreachable!("only reservations are acquired") };
+    let TakeKind::Reserve { tag, lease, .. } = take.kind else { unreachable!("only reservations are acquired") };
     let charged = take.demands.iter().map(|demand| demand.target.subject.clone()).collect();
+    let expires = taken.expires_at.map_or(taken.at.as_micros() + lease, Timestamp::as_micros);
     let is_degraded = taken.degraded.is_some();
     Acquired::Admitted(Admitted {
-        permit: Permit { tag, charged, backing: Backing::of(taken.degraded), is_shared: false },
+        permit: Permit { tag, expires, kind, charged, backing: Backing::of(taken.degraded), is_shared: false },
         wait_until: wait_until(take, taken, false),
         requests_remaining: requests,
         pages_remaining: pages,

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use super::terms::{Charged, PAGES, REQUESTS, RULES, Terms};
+use super::terms::{Charged, PAGES, REQUESTS, Terms};
 use crate::clock::Timestamp;
-use crate::limits::store::SmallAmounts;
+use crate::limits::policy::Amounts;
+use crate::limits::store::{Actual, SmallAmounts};
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,8 +45,8 @@ impl Outcome {
         }
     }
 
-    /// What each rule of these terms stays charged with, if it was sent.
-    pub(super) fn amounts(&self, terms: &Terms) -> SmallAmounts {
+    /// What each rule of these terms stays charged with, of what was `reserved`, if it was sent.
+    pub(super) fn amounts(&self, terms: &Terms, reserved: &Amounts) -> SmallAmounts {
         let unless_only_success = (terms.charge == Charged::Success).then_some(0);
         let (requests, pages) = match *self {
             Self::Answered { status: 304, .. } => (Some(terms.not_modified_cost), Some(0)),
@@ -53,8 +54,10 @@ impl Outcome {
             Self::Answered { .. } | Self::NoAnswer | Self::NotSent => (unless_only_success, Some(0)),
         };
         // Its turn is over, and it is no longer in flight, whatever it cost.
-        let mut amounts = SmallAmounts::from_elem(None, RULES);
-        (amounts[REQUESTS], amounts[PAGES]) = (requests, pages);
+        let mut amounts: SmallAmounts = reserved.iter().map(|amount| Actual::AsReserved(*amount)).collect();
+        for (rule, amount) in [(REQUESTS, requests), (PAGES, pages)] {
+            amount.into_iter().for_each(|amount| amounts[rule] = Actual::Named(amount));
+        }
         amounts
     }
 }
@@ -104,8 +107,8 @@ mod tests {
             (Outcome::NoAnswer, (None, Some(0)), (Some(0), Some(0))),
         ] {
             let found = [&sent, &success].map(|terms| {
-                let amounts = outcome.amounts(terms);
-                (amounts[REQUESTS], amounts[PAGES])
+                let amounts = outcome.amounts(terms, &super::super::engine::reserved(Kind::Page));
+                (amounts[REQUESTS].named(), amounts[PAGES].named())
             });
             assert_eq!(found, [of_sent, of_success], "{outcome:?}");
         }

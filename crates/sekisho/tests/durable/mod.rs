@@ -216,6 +216,28 @@ async fn a_restart_changes_no_figure() {
     assert_eq!(rules(&limits, "domain", "counted").await[1].used, 0);
 }
 
+/// What is open is kept over a restart and how it ended is not: an end that nobody knows of is not one that was lost.
+#[tokio::test]
+async fn an_end_that_is_repeated_after_a_restart_does_not_count_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.redb");
+    let clock = ManualClock::at(NOON);
+    let start = || open(&path, Arc::new(clock.clone()), vec![domain()]);
+    let limits = start();
+    let [settled, still_open] = [
+        reserve(&limits, "domain", "a").await.unwrap().into_id(),
+        reserve(&limits, "domain", "b").await.unwrap().into_id(),
+    ];
+    limits.settle(&settled, &requests(1)).await.unwrap();
+    drop(limits);
+    let limits = start();
+    let before = rules(&limits, "domain", "a").await;
+    assert!(matches!(limits.settle(&settled, &requests(1)).await, Err(Error::UnknownReservation)));
+    assert_eq!(rules(&limits, "domain", "a").await, before);
+    limits.settle(&still_open, &requests(1)).await.unwrap();
+    assert_eq!(rules(&limits, "domain", "b").await[1].used, 1);
+}
+
 #[tokio::test]
 async fn a_changed_policy_keeps_what_still_means_the_same() {
     let folder = tempfile::tempdir().unwrap();

@@ -359,6 +359,15 @@ impl Model {
     }
 
     /// Counts `amounts`; held for `lease` under `id` if one is given.
+    /// What a reservation cost that is not known any more, as far as its rules add up.
+    pub(crate) fn take_lost(&mut self, now: u64, amounts: &[u64]) {
+        let adds_up =
+            |plain: &Plain| !matches!(plain, Plain::Concurrency { .. } | Plain::Interval { .. } | Plain::Block);
+        let amounts = amounts.iter().zip(&self.policy.rules).map(|(n, rule)| if adds_up(&rule.1) { *n } else { 0 });
+        let amounts: Vec<u64> = amounts.collect();
+        self.take(now, &amounts, None);
+    }
+
     pub(crate) fn take(&mut self, now: u64, amounts: &[u64], hold: Option<(u64, u64)>) {
         let reservation = hold.map_or(u64::MAX, |(id, _)| id);
         for (rule, &n) in amounts.iter().enumerate() {

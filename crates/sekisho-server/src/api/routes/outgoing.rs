@@ -31,7 +31,7 @@ pub(super) fn routes() -> Vec<Route> {
             outbound::settle,
             operation("settleRequest", "Says what became of a request")
                 .asks::<SettleBody>(
-                    json!({ "permit": "AQABAgMEBQYHCAkKCwwNDg8ACG91dGJvdW5kAAtleGFtcGxlLmNvbQAA", "status": 200 }),
+                    json!({ "permit": "AQABAgMEBQYHCAkKCwwNDg8GCiQbsccAAAhvdXRib3VuZAALZXhhbXBsZS5jb20AAAYAAAAAAQAAAAABAAAAAAEAAAAAAQAAAAABAAAAAABlOnHi", "status": 200 }),
                 )
                 .answers(ok("It is settled, now or before.").json::<SettledView>()),
         ),

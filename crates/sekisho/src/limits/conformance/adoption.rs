@@ -34,8 +34,10 @@ impl Desk<'_> {
 
     fn hold(&self, amounts: &[u64], lease: Duration) -> (AdoptedHold, ReservationId) {
         let tag = Tag::random();
-        let hold = AdoptedHold { tag, expires: (self.now() + lease).as_micros(), amounts: amounts.into() };
-        (hold, ReservationId { tag, held: vec![Held::of(&self.target())], backing: Backing::Instance })
+        let expires = (self.now() + lease).as_micros();
+        let hold = AdoptedHold { tag, expires, amounts: amounts.into() };
+        let held = vec![Held::of(&self.target(), amounts.into())];
+        (hold, ReservationId { tag, expires, held, backing: Backing::Instance })
     }
 }
 

@@ -144,8 +144,9 @@ pub(super) async fn many_ends_of_one_subject_are_all_remembered(harness: &Harnes
 
 pub(super) async fn an_unknown_reservation_is_an_error(harness: &Harness) {
     let desk = Desk::with_policy(harness, slow(harness, OnLeaseExpiry::Settle));
-    let id = desk.reserve(1).await;
+    let id = desk.reserve_for(1, LEASE).await;
     desk.reset().await;
+    desk.advance(LEASE);
     for unknown in [desk.limits.settle(&id, &requests(3)).await, desk.limits.release(&id).await] {
         assert!(matches!(unknown, Err(Error::UnknownReservation)), "{unknown:?}");
     }

@@ -22,6 +22,7 @@ mod calendar;
 mod charges;
 mod desk;
 mod leases;
+mod lost;
 mod operations;
 mod operator;
 mod pacing;
@@ -152,6 +153,16 @@ fn all() -> Vec<Case> {
         leases::a_dropped_admission_keeps_what_was_sent,
         leases::whoever_leaves_before_the_answer_holds_nothing,
         leases::a_reservation_outlives_a_change_of_its_policy,
+        lost::what_a_lost_reservation_cost_counts_once,
+        lost::a_lost_reservation_is_released_for_nothing,
+        lost::a_lost_reservation_is_unknown_after_its_lease,
+        lost::an_end_is_remembered_for_as_long_as_the_lease_would_have_lasted,
+        lost::what_holds_or_paces_has_nothing_left_of_a_lost_reservation,
+        lost::an_admission_that_was_lost_settles_as_reserved_when_it_is_dropped,
+        lost::the_part_of_a_reservation_that_was_lost_counts_beside_the_rest,
+        lost::a_part_that_was_lost_ends_as_the_rest_has_ended,
+        lost::a_policy_in_shadow_mode_counts_nothing_of_what_was_lost,
+        lost::an_id_counts_for_no_longer_than_a_lease_can_last,
         operator::an_override_stops_everything_at_zero_until_it_ends,
         operator::an_override_lasts_no_longer_than_it_says,
         operator::an_override_names_rules_of_the_policy,

@@ -9,7 +9,7 @@
 //! and under a policy that releases what nobody ends.
 //!
 //! A restart forgets how reservations have *ended*: a settle or release repeated after it is told that the reservation is
-//! unknown, and a reserve repeated under the same key after its end reserves anew. Open reservations are kept.
+//! unknown (it is not taken for lost, as one that was made since would be), and a reserve repeated under the same key after its end reserves anew. Open reservations are kept.
 
 mod committer;
 mod file;
@@ -48,7 +48,10 @@ impl DurableStore {
         if !behind.is_zero() {
             tracing::warn!(path = %path.display(), ?behind, "the clock is behind the last run; limits go on from where that was");
         }
-        let memory = MemoryStore::keyed(capacity, Resumed::after(seen, clock), head.seed);
+        let clock = Resumed::after(seen, clock);
+        // No lease of an earlier run ends later.
+        let earlier = if head.seen > 0 { (clock.now() + Policy::MAX_LEASE).as_micros() } else { 0 };
+        let memory = MemoryStore::keyed(capacity, clock, head.seed, earlier);
         head.shapes.into_iter().for_each(|(shape, rules)| memory.learn_shape(shape, rules));
         let now = memory.clock().now();
         file.load(now, |print, quiet_at, bytes| {

@@ -7,9 +7,9 @@ use parking_lot::Mutex;
 
 use super::super::decision::Ending;
 use super::super::policy::Amounts;
-use super::super::reservation::Tag;
-use super::super::rule::{Algorithm, REQUESTS, Rule};
-use super::super::store::{Adoption, End, EndHow, EndOutcome, Operation, SmallAmounts};
+use super::super::reservation::{Backing, Tag};
+use super::super::rule::Rule;
+use super::super::store::{Actual, Adoption, End, EndHow, EndOutcome, Operation, SmallAmounts};
 use super::{Inner, share};
 use crate::error::Error;
 
@@ -80,7 +80,7 @@ impl Inner {
             return Err(Error::Unavailable { reason: "away".into(), may_have_run: false });
         }
         self.hand_over(end.targets.iter()).await?;
-        match self.note(self.store.end(end).await) {
+        match self.note(self.store.end(&self.vouched(end)).await) {
             Ok(EndOutcome { ending: Ending::Expired, charged, .. }) => self.charge(end, &charged).await,
             // Forgotten there since, or lost with the rest.
             Err(Error::UnknownReservation) if untold.tries >= LAST_TRY => self.charge(end, &[]).await,
@@ -92,9 +92,16 @@ impl Inner {
     /// What it cost counts all the same, but for what the end of the lease has `charged`.
     async fn charge(&self, end: &End, charged: &[Amounts]) -> Result<(), Error> {
         let EndHow::Settle(settled) = &end.how else { return Ok(()) };
+        if end.backing == Backing::Nobody {
+            return Ok(());
+        }
         // However often it is told: the same end is adopted once.
         let tag = Tag(end.tag.0.map(|byte| !byte));
         for (i, (target, settled)) in end.targets.iter().zip(settled).enumerate() {
+            // What an open policy let through beside others was never counted.
+            if end.backing == Backing::Instance && !self.is_memory(&target.policy) {
+                continue;
+            }
             let spent = beyond(target.policy.rules(), settled, charged.get(i).map_or(&[], |amounts| amounts));
             if spent.iter().all(|amount| *amount == 0) {
                 continue;
@@ -112,14 +119,13 @@ impl Inner {
     }
 }
 
-/// What a settle costs more than was charged. Where it names no amount, what was reserved is not known any more: one request.
+/// What a settle costs more than was charged.
 fn beyond(rules: &[Rule], settled: &SmallAmounts, charged: &[u64]) -> Amounts {
-    let amount = |(i, rule): (usize, &Rule)| match rule.algorithm {
-        Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block => 0,
-        _ => {
-            let settled = settled.get(i).copied().flatten().unwrap_or(u64::from(rule.unit() == REQUESTS));
-            settled.saturating_sub(charged.get(i).copied().unwrap_or(0))
+    let amount = |(i, (rule, settled)): (usize, (&Rule, &Actual))| match *settled {
+        Actual::Named(n) | Actual::AsReserved(n) if rule.adds_up() => {
+            n.saturating_sub(charged.get(i).copied().unwrap_or(0))
         }
+        _ => 0,
     };
-    rules.iter().enumerate().map(amount).collect()
+    rules.iter().zip(settled).enumerate().map(amount).collect()
 }

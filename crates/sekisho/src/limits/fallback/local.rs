@@ -194,7 +194,8 @@ impl Local {
         let mut books = self.books.lock();
         let share = books.settle_on(share);
         let targets = end.targets.iter().map(|target| books.part_of(target, share)).collect();
-        let end = End { targets, ..end.clone() };
+        // What is not known here is the store's, and not lost.
+        let end = End { targets, expires: 0, ..end.clone() };
         match self.memory.end_now(&end) {
             Ok((outcome, _)) => Some((Ok(outcome), books.doubtful.remove(&end.tag))),
             Err(Error::UnknownReservation) => None,

@@ -18,15 +18,16 @@ mod share;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use futures_util::future::{Either, select, try_join_all};
 use smallvec::{SmallVec, smallvec};
 
-use super::decision::{Degraded, Ending};
+use super::decision::Degraded;
 use super::memory::Capacity;
-use super::policy::{OnFailure, Policy};
+use super::policy::{Mode, OnFailure, Policy};
 use super::reservation::Backing;
 use super::store::{
     End, EndHow, EndOutcome, LimitStore, Operation, Standing, StoreFuture, Take, TakeKind, Taken, Target,
@@ -320,7 +321,8 @@ impl Inner {
         if let Some(answer) = self.end_here(end) {
             return answer;
         }
-        let (_, answer) = self.after_handing_over(end.targets.iter(), || self.store.end(end)).await;
+        let vouched = self.vouched(end);
+        let (_, answer) = self.after_handing_over(end.targets.iter(), || self.store.end(&vouched)).await;
         let policies = end.targets.iter().map(|target| &*target.policy);
         match answer {
             Err(Error::Unavailable { .. }) if strictest(policies, self.on_failure) != OnFailure::Closed => {
@@ -336,11 +338,21 @@ impl Inner {
         }
     }
 
+    /// What an open policy let through beside others, while the store was away, was counted by nobody: the store does not know it, and
+    /// has not lost it.
+    fn vouched<'a>(&self, end: &'a End) -> Cow<'a, End> {
+        let is_open = |target: &Target| target.policy.mode() == Mode::Enforce && !self.is_memory(&target.policy);
+        if end.backing == Backing::Instance && end.targets.iter().any(is_open) {
+            return Cow::Owned(End { expires: 0, ..end.clone() });
+        }
+        Cow::Borrowed(end)
+    }
+
     fn end_here(&self, end: &End) -> Option<Result<EndOutcome, Error>> {
         let (answer, is_doubtful) = self.local.end(end, self.fleet.share())?;
         if is_doubtful {
             // What it cost is in our books; what the store may hold of it is given back there.
-            self.later(End { how: EndHow::Release, ..end.clone() }, LAST_TRY);
+            self.later(End { how: EndHow::Release, expires: 0, ..end.clone() }, LAST_TRY);
         }
         Some(answer.map(|outcome| EndOutcome { degraded: Some(Degraded::Memory), ..outcome }))
     }
@@ -402,11 +414,7 @@ pub(crate) fn end_as_backed(end: &End, answer: Result<EndOutcome, Error>) -> Res
 }
 
 fn as_asked(end: &End) -> EndOutcome {
-    let ending = match end.how {
-        EndHow::Release => Ending::Released,
-        EndHow::Settle(_) => Ending::Settled,
-    };
-    EndOutcome { ending, degraded: Some(Degraded::Memory), charged: SmallVec::new() }
+    EndOutcome { ending: end.asked(), degraded: Some(Degraded::Memory), charged: SmallVec::new() }
 }
 
 #[cfg(not(feature = "redis"))]

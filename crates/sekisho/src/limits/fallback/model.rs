@@ -17,7 +17,7 @@ use super::*;
 use crate::clock::{ManualClock, Timestamp};
 use crate::key::Subject;
 use crate::limits::{
-    Capacity, Charge, Cost, Limits, MemoryStore, ReservationId, ReserveOptions, Reserved, Rule, RuleOutcome,
+    Capacity, Charge, Cost, Ending, Limits, MemoryStore, ReservationId, ReserveOptions, Reserved, Rule, RuleOutcome,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);

@@ -158,12 +158,8 @@ impl Seen {
     /// in the end is told by whoever settles it.
     pub(super) fn floor(&self, policy: &Policy, now: u64) -> Amounts {
         let each = policy.rules().iter().zip(self.counted_at(policy, now)).zip(&self.rules);
-        each.map(|((rule, counted), seen)| if adds_up(rule) { counted.saturating_sub(seen.held) } else { 0 }).collect()
+        each.map(|((rule, counted), seen)| if rule.adds_up() { counted.saturating_sub(seen.held) } else { 0 }).collect()
     }
-}
-
-fn adds_up(rule: &Rule) -> bool {
-    !matches!(rule.algorithm, Algorithm::Concurrency { .. } | Algorithm::Interval { .. } | Algorithm::Block)
 }
 
 /// When something counted now is over at the earliest, for figures that had nothing to wait for.
@@ -232,7 +228,7 @@ pub(super) fn tighten(policy: &Policy, part: &Policy, seen: &Seen, books: [&mut 
     let gone = |(i, rule): (usize, &Rule)| {
         let limit = record.limit(part, i);
         let gone = limit.saturating_sub(begun[i]).saturating_sub(left[i]);
-        if adds_up(rule) { gone.min(limit.saturating_sub(have[i])) } else { 0 }
+        if rule.adds_up() { gone.min(limit.saturating_sub(have[i])) } else { 0 }
     };
     let gone: Amounts = part.rules().iter().enumerate().map(gone).collect();
     for book in [record, first] {

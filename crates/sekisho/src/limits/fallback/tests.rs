@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::clock::ManualClock;
 use crate::key::Subject;
-use crate::limits::{Charge, Cost, Limits, Mode, ReserveOptions, Reserved, Rule};
+use crate::limits::{Charge, Cost, Ending, Limits, Mode, ReservationId, ReserveOptions, Reserved, Rule};
 
 const OPEN: Option<OnFailure> = Some(OnFailure::Open);
 const MEMORY: Option<OnFailure> = Some(OnFailure::Memory);
@@ -253,4 +253,128 @@ async fn what_is_owed_for_several_is_told_before_any_of_them_is_decided() {
     flaky.heard.as_ref().unwrap().lock().clear();
     limits.check(&both).await.unwrap();
     assert_eq!(flaky.heard.as_ref().unwrap().lock()[..3], ["count", "count", "decide"]);
+}
+
+/// One instance in front of a store, with policies of a hundred a minute: `p`, and `open`, which lets everybody through without it.
+struct Booth {
+    clock: Arc<ManualClock>,
+    flaky: Arc<Flaky>,
+    fallback: Arc<Fallback>,
+    limits: Limits,
+}
+
+impl Booth {
+    fn new() -> Self {
+        let clock = Arc::new(ManualClock::at(Timestamp::from_secs(1_000)));
+        let flaky = Arc::new(Flaky::new(clock.clone()));
+        let (memory, all) = (OnFailure::Memory, Arc::new(Share::ALL));
+        let fallback = Arc::new(Fallback::new(flaky.clone(), memory, Capacity::default(), clock.clone(), all));
+        let policy =
+            |name: &str| Policy::new(name, vec![Rule::fixed_window(100, Duration::from_secs(3_600)).unwrap()]).unwrap();
+        let open = policy("open").with_on_failure(OnFailure::Open);
+        let limits = Limits::new(vec![policy("p"), open], fallback.clone()).unwrap();
+        Self { clock, flaky, fallback, limits }
+    }
+
+    async fn reserve(&self, policies: &[&str]) -> ReservationId {
+        let charge =
+            |policy: &&str| Charge::new(policy, Subject::new("a").unwrap()).costing(Cost::requests(10).unwrap());
+        let charges: Vec<Charge> = policies.iter().map(charge).collect();
+        match self.limits.reserve(&charges, &ReserveOptions::default()).await.unwrap() {
+            Reserved::Admitted(admission) => admission.into_id(),
+            Reserved::Denied(denied) => panic!("{denied:?}"),
+        }
+    }
+
+    async fn settle(&self, id: &ReservationId, n: u64) -> Ending {
+        self.limits.settle(id, &Cost::requests(n).unwrap()).await.unwrap().ending
+    }
+
+    fn cut(&self, is_away: bool) {
+        self.flaky.is_away.store(is_away, Ordering::Relaxed);
+    }
+
+    /// Often enough that nothing is tried any more.
+    async fn write_back(&self) {
+        for _ in 0..=LAST_TRY {
+            self.fallback.write_back().await;
+        }
+        assert_eq!((self.fallback.owing(), self.fallback.inner.pending.len()), (0, 0));
+    }
+
+    async fn used(&self, policy: &str) -> (u64, u64) {
+        let explained = self.limits.explain(policy, Subject::new("a").unwrap(), None).await.unwrap();
+        (explained.charges[0].rules[0].used, explained.charges[0].rules[0].held)
+    }
+}
+
+#[tokio::test]
+async fn what_a_reservation_cost_counts_though_the_store_has_lost_it() {
+    let booth = Booth::new();
+    let ids = [booth.reserve(&["p"]).await, booth.reserve(&["p"]).await, booth.reserve(&["p"]).await];
+    booth.flaky.store.reset_all().await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(booth.settle(&ids[0], 7).await, Ending::Settled);
+        assert_eq!(booth.limits.release(&ids[0]).await.unwrap().ending, Ending::Settled);
+        assert_eq!(booth.limits.release(&ids[1]).await.unwrap().ending, Ending::Released);
+        booth.write_back().await;
+        assert_eq!(booth.used("p").await, (7, 0));
+    }
+    booth.clock.advance(Duration::from_secs(60));
+    let late = booth.limits.settle(&ids[2], &Cost::requests(5).unwrap()).await;
+    assert_eq!(late, Err(Error::UnknownReservation), "it may have been charged and forgotten");
+    assert_eq!(booth.used("p").await, (7, 0));
+}
+
+#[tokio::test]
+async fn what_was_settled_without_the_store_counts_once_though_it_comes_back_empty() {
+    for is_late in [false, true] {
+        let booth = Booth::new();
+        let (before, other) = (booth.reserve(&["p"]).await, booth.reserve(&["p"]).await);
+        booth.cut(true);
+        let meanwhile = booth.reserve(&["p"]).await;
+        for _ in 0..2 {
+            assert_eq!(booth.settle(&before, 7).await, Ending::Settled);
+        }
+        booth.settle(&meanwhile, 3).await;
+        booth.limits.release(&other).await.unwrap();
+        booth.flaky.store.reset_all().await.unwrap();
+        if is_late {
+            booth.clock.advance(Duration::from_secs(60));
+        }
+        booth.cut(false);
+        booth.write_back().await;
+        assert_eq!(booth.used("p").await, (10, 0), "late: {is_late}");
+        if !is_late {
+            assert_eq!(booth.settle(&before, 7).await, Ending::Settled);
+            assert_eq!(booth.limits.release(&other).await.unwrap().ending, Ending::Released);
+        }
+        booth.write_back().await;
+        assert_eq!(booth.used("p").await, (10, 0), "late: {is_late}");
+    }
+}
+
+#[tokio::test]
+async fn what_an_open_policy_let_through_is_never_charged() {
+    let booth = Booth::new();
+    booth.cut(true);
+    let (alone, beside, open) =
+        (booth.reserve(&["open"]).await, booth.reserve(&["open", "p"]).await, booth.reserve(&["open"]).await);
+    assert_eq!(booth.settle(&alone, 7).await, Ending::Settled);
+    booth.cut(false);
+    booth.write_back().await;
+    assert_eq!(booth.used("p").await, (0, 10));
+    assert_eq!(booth.settle(&open, 7).await, Ending::Settled);
+    assert_eq!(booth.settle(&beside, 5).await, Ending::Settled);
+    booth.write_back().await;
+    assert_eq!((booth.used("open").await, booth.used("p").await), ((0, 0), (5, 0)));
+    // The store loses what another instance told it, and then it is settled here.
+    booth.cut(true);
+    let beside = booth.reserve(&["open", "p"]).await;
+    booth.cut(false);
+    booth.write_back().await;
+    booth.flaky.store.reset_all().await.unwrap();
+    assert_eq!(booth.settle(&beside, 5).await, Ending::Settled);
+    booth.write_back().await;
+    assert_eq!((booth.used("open").await, booth.used("p").await), ((0, 0), (5, 0)));
 }

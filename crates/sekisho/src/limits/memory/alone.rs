@@ -63,7 +63,11 @@ impl MemoryStore {
             }
         }
         let (ended, is_more) = self.end_one(&mut shard, print, target, end, 0, now)?;
-        let ended = ended.ok_or(Error::UnknownReservation)?;
+        let (ended, is_more) = match ended {
+            Some(ended) => (ended, is_more),
+            None if self.has_lost(end, now) => (self.end_lost(&mut shard, print, end, 0, now)?, true),
+            None => return Err(Error::UnknownReservation),
+        };
         Ok((EndOutcome { ending: ended.ending, degraded: None, charged: smallvec![ended.amounts] }, is_more))
     }
 }
@@ -120,7 +124,7 @@ mod tests {
     use crate::key::Subject;
     use crate::limits::Rule;
     use crate::limits::reservation::Tag;
-    use crate::limits::store::{Demand, EndHow, Target};
+    use crate::limits::store::{Actual, Demand, EndHow, Target};
 
     #[test]
     fn the_last_records_rest_and_those_before_them_are_packed_and_all_go_on() {
@@ -150,9 +154,11 @@ mod tests {
                 continue;
             }
             assert!(!take(i, TakeKind::Peek).allowed, "one at a time");
-            let end =
-                |how| End { tag, is_shared: false, backing: Default::default(), targets: smallvec![target(i)], how };
-            store.end_now(&end(EndHow::Settle(smallvec![smallvec![None; 3]]))).unwrap();
+            let end = |how| {
+                let (backing, targets) = (Default::default(), smallvec![target(i)]);
+                End { tag, expires: u64::MAX, is_shared: false, backing, targets, how }
+            };
+            store.end_now(&end(EndHow::Settle(smallvec![smallvec![Actual::AsReserved(1); 3]]))).unwrap();
             assert!(matches!(store.end_now(&end(EndHow::Release)), Err(Error::UnknownReservation)));
         }
         // Those that are denied are opened and looked at, and do not stay open for it.

@@ -42,8 +42,12 @@ impl EndedReservations {
     pub(super) fn forget_old(&mut self, now: u64) {
         // Two for each one added keeps it short without ever pausing for long.
         for _ in 0..2 {
-            if self.order.front().is_some_and(|(forget_at, ..)| *forget_at <= now) {
+            let (Some((first, ..)), Some((last, ..))) = (self.order.front(), self.order.back()) else { return };
+            if *first <= now {
                 self.forget_oldest();
+            } else if first > last {
+                // One of a long lease would keep all those behind it.
+                self.order.rotate_left(1);
             }
         }
     }
@@ -76,5 +80,20 @@ mod tests {
         assert_eq!(all.by_tag.get(&(print, tag)).map(|ended| ended.forget_at), Some(20));
         all.forget_old(20);
         assert!(all.by_tag.is_empty() && all.order.is_empty());
+    }
+
+    #[test]
+    fn an_end_that_is_remembered_for_long_keeps_no_others() {
+        let print = Fingerprint::from_lanes([1, 2]);
+        let ended = |forget_at| Ended { ending: Ending::Settled, expires: 0, forget_at, amounts: Amounts::new() };
+        let mut all = EndedReservations::default();
+        let long = [Tag::random(), Tag::random()];
+        long.iter().for_each(|tag| all.insert(print, *tag, ended(1_000_000)));
+        for now in 0..1_000 {
+            all.forget_old(now);
+            all.insert(print, Tag::random(), ended(now + 20));
+        }
+        assert!(all.len() < 30, "{}", all.len());
+        assert!(long.iter().all(|tag| all.of(print, *tag).is_some()));
     }
 }

@@ -7,6 +7,7 @@ mod ended;
 #[cfg(feature = "durable")]
 mod kept;
 mod limiter;
+mod lost;
 mod names;
 mod shard;
 
@@ -18,7 +19,7 @@ use super::policy::{Amounts, Mode, Policy};
 use super::record::{Record, Rooms};
 use super::reservation::Tag;
 use super::store::{
-    Demand, End, EndHow, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
+    Demand, End, EndOutcome, LimitStore, Operation, Outcomes, StoreFuture, Take, TakeKind, Taken, Target,
 };
 use super::{algorithms::Room, decision::Ending};
 use crate::clock::{Clock, Reader, Timestamp};
@@ -60,6 +61,8 @@ struct Inner {
     clock: Reader,
     last_denial: LastDenial,
     names: Names,
+    /// Reservations whose leases end by then may have ended in an earlier process, and nobody would know.
+    ends_known_from: u64,
 }
 
 /// On cache lines of its own, so that two threads in two shards do not disturb each other.
@@ -88,11 +91,11 @@ type Locked<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>;
 
 impl MemoryStore {
     pub fn new(capacity: Capacity, clock: Arc<dyn Clock>) -> Self {
-        Self::keyed(capacity, clock, rand::random())
+        Self::keyed(capacity, clock, rand::random(), 0)
     }
 
-    /// With the seed of its fingerprints, for a store that outlives the process.
-    pub(super) fn keyed(capacity: Capacity, clock: Arc<dyn Clock>, seed: Seed) -> Self {
+    /// With the seed of its fingerprints, for a store that outlives the process and forgets with it how reservations have ended.
+    pub(super) fn keyed(capacity: Capacity, clock: Arc<dyn Clock>, seed: Seed, ends_known_from: u64) -> Self {
         // Enough that threads seldom meet and that walking one is short, but not more: every shard has a table of its own,
         // and many small tables crowd the caches.
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -108,6 +111,7 @@ impl MemoryStore {
             clock: Reader::of(clock),
             last_denial: LastDenial::default(),
             names: Names::default(),
+            ends_known_from,
         };
         Self { inner: Arc::new(inner) }
     }
@@ -267,18 +271,27 @@ impl MemoryStore {
         let prints: SmallVec<[Fingerprint; 4]> = end.targets.iter().map(|t| self.fingerprint(t)).collect();
         let mut locked = self.lock(&prints);
         let now = self.now();
-        let mut ending = None;
-        let mut charged = SmallVec::new();
+        let mut all: SmallVec<[Option<Ended>; 2]> = SmallVec::new();
         let mut is_more = false;
-        for (i, (target, print)) in end.targets.iter().zip(prints).enumerate() {
-            let shard = self.shard(&mut locked, print);
-            let (ended, more) = self.end_one(shard, print, target, end, i, now)?;
+        for (i, (target, print)) in end.targets.iter().zip(&prints).enumerate() {
+            let shard = self.shard(&mut locked, *print);
+            let (ended, more) = self.end_one(shard, *print, target, end, i, now)?;
             is_more |= more;
-            // A shadow charge that would have been denied was never held: it has nothing to end.
-            ending = ending.or(ended.as_ref().map(|ended| ended.ending));
-            charged.push(ended.map_or_else(Amounts::new, |ended| ended.amounts));
+            all.push(ended);
         }
-        let ending = ending.ok_or(Error::UnknownReservation)?;
+        // The first end decides, for what was lost of it as well.
+        if self.has_lost(end, now) && all.iter().flatten().all(|ended| ended.ending == end.asked()) {
+            for (i, print) in prints.iter().enumerate() {
+                if all[i].is_none() && end.is_held_by(i) {
+                    let shard = self.shard(&mut locked, *print);
+                    all[i] = Some(self.end_lost(shard, *print, end, i, now)?);
+                    is_more = true;
+                }
+            }
+        }
+        let ending = all.iter().flatten().next().ok_or(Error::UnknownReservation)?.ending;
+        // A shadow charge that would have been denied was never held: it has nothing to end.
+        let charged = all.into_iter().map(|ended| ended.map_or_else(Amounts::new, |ended| ended.amounts)).collect();
         Ok((EndOutcome { ending, degraded: None, charged }, is_more))
     }
 
@@ -312,8 +325,8 @@ impl MemoryStore {
         now: u64,
     ) -> (Ended, bool) {
         let is_more = hold.rules.iter().zip(&amounts).any(|(held, actual)| *actual > held.amount);
-        let ending = if matches!(end.how, EndHow::Release) { Ending::Released } else { Ending::Settled };
-        let ended = Ended { ending, expires: hold.expires, forget_at: now + policy.memory_of_ends(), amounts };
+        let forget_at = lost::forget_at(policy, now, hold.expires);
+        let ended = Ended { ending: end.asked(), expires: hold.expires, forget_at, amounts };
         if end.is_shared {
             shard.remember(print, end.tag, ended.clone(), now, self.inner.bound);
         }

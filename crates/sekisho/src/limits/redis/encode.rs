@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use super::super::policy::{Mode, OnLeaseExpiry, Policy};
 use super::super::reservation::Tag;
 use super::super::rule::{Algorithm, Rule};
-use super::super::store::{End, EndHow, Operation, Take, TakeKind, Target};
+use super::super::store::{Actual, End, EndHow, Operation, Take, TakeKind, Target};
 use crate::key::{Names, TimeLabel, write_record_key};
 use crate::store::redis::Job;
 
@@ -102,6 +102,8 @@ impl Body<'_> {
 
 /// Stands for no amount.
 const NONE: u64 = (1 << 48) - 1;
+/// Says that an amount stays as it was reserved; below it stands how much that was.
+const AS_RESERVED: u64 = 1 << 47;
 
 pub(in crate::limits) fn policy(policy: &Policy) -> Vec<u8> {
     let shape = shape(policy);
@@ -248,6 +250,8 @@ fn finished<'a>(mut job: Job, body: &[u8], targets: impl Iterator<Item = &'a Tar
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndStage {
     AsAsked,
+    /// The same, but what is not known is left to a second look: others may know how it ended.
+    IfKnown,
     /// Gives back, and forgets that there was anything: the same tag may be used again.
     TakeBack,
     SettleAsReserved,
@@ -259,17 +263,21 @@ pub(super) fn end(when: When, tag: &[u8; 16], end: &End, members: &[usize], stag
     let how = match (stage, &end.how) {
         (EndStage::TakeBack, _) => 3,
         (EndStage::Confirm, _) => 2,
-        (EndStage::AsAsked, EndHow::Release) => 0,
-        (EndStage::SettleAsReserved, _) | (EndStage::AsAsked, EndHow::Settle(_)) => 1,
+        (EndStage::AsAsked | EndStage::IfKnown, EndHow::Release) => 0,
+        (EndStage::SettleAsReserved, _) | (EndStage::AsAsked | EndStage::IfKnown, EndHow::Settle(_)) => 1,
     };
+    let vouched_until = if stage == EndStage::AsAsked { end.vouched_until() } else { 0 };
     let (mut job, mut bytes) = (Job::default(), Vec::with_capacity(128));
     let mut body = Body(&mut bytes);
     body.head(when, 2, members.len()).tag(tag);
-    body.uint::<1>(how);
+    body.uint::<1>(how).uint::<7>(vouched_until);
     for &i in members {
         for rule in 0..end.targets[i].policy.rules().len() {
             body.amount(match (stage, &end.how) {
-                (EndStage::AsAsked, EndHow::Settle(amounts)) => amounts[i][rule],
+                (EndStage::AsAsked | EndStage::IfKnown, EndHow::Settle(amounts)) => Some(match amounts[i][rule] {
+                    Actual::Named(n) => n,
+                    Actual::AsReserved(n) => AS_RESERVED | n,
+                }),
                 _ => None,
             });
         }

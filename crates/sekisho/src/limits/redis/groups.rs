@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Demand, EndHow, EndStage, Error, RedisStore, Stage, Take, TakeKind, Taken};
-use crate::limits::decision::RuleOutcome;
+use crate::limits::decision::{Ending, RuleOutcome};
+use crate::limits::policy::Amounts;
 use crate::limits::reservation::{Backing, Tag};
 use crate::limits::store::{End, LimitStore as _, Outcomes, Targets};
 
@@ -59,7 +60,8 @@ async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]
         TakeKind::Check | TakeKind::Peek => (Tag::random(), PROVISIONAL_LEASE),
     };
     let targets: Targets = take.demands.iter().map(|demand| demand.target.clone()).collect();
-    let give_back = End { tag, is_shared: true, backing: Backing::Store, targets, how: EndHow::Release };
+    let (backing, how) = (Backing::Store, EndHow::Release);
+    let give_back = End { tag, expires: 0, is_shared: true, backing, targets, how };
     for (i, members) in groups.iter().enumerate() {
         match store.take_group(store.redis.deadline(), take, members, Stage::Provisional { tag: tag.0, lease }).await {
             Ok(taken) if taken.allowed => merged.add(members, taken),
@@ -94,6 +96,36 @@ async fn hold_and_confirm(store: &RedisStore, take: &Take, groups: &[Vec<usize>]
         return Err(error);
     }
     Ok(merged.into_taken())
+}
+
+/// How a reservation ended in each target that knows it.
+pub(super) type Endings = Vec<Option<(Option<Ending>, Amounts)>>;
+
+/// Ends each group by itself. What no group knows is lost, and so is what one does not know where the others have ended it as asked: only
+/// when all have answered is it known how it ended.
+pub(super) async fn end(
+    store: &RedisStore,
+    until: Instant,
+    end: &End,
+    groups: &[Vec<usize>],
+) -> Result<Endings, Error> {
+    let mut ended: Endings = vec![None; end.targets.len()];
+    for stage in [EndStage::IfKnown, EndStage::AsAsked] {
+        let is_first = stage == EndStage::IfKnown;
+        let endings = || ended.iter().flatten().filter_map(|(ending, _)| *ending);
+        if !is_first && (end.vouched_until() == 0 || endings().any(|ending| ending != end.asked())) {
+            break;
+        }
+        let is_lost = |i: &usize| matches!(ended[*i], Some((None, _))) && end.is_held_by(*i);
+        let asked: Vec<&Vec<usize>> = groups.iter().filter(|members| is_first || members.iter().any(is_lost)).collect();
+        for members in asked {
+            let outcomes = store.end_group(until, &end.tag.0, end, members, stage).await?;
+            for (i, outcome) in members.iter().zip(outcomes) {
+                ended[*i] = Some(outcome);
+            }
+        }
+    }
+    Ok(ended)
 }
 
 /// Makes a provisional group a plain one; for a check with the figures after it, because what was held is used now.

@@ -221,13 +221,14 @@ impl RedisStore {
         if let Some(outcome) = self.end_compiled(until, end).await? {
             return Ok(outcome);
         }
-        let mut ended: Vec<Option<(Option<super::Ending>, super::policy::Amounts)>> = vec![None; end.targets.len()];
-        for members in self.groups(end.targets.iter()) {
-            let outcomes = self.end_group(until, &end.tag.0, end, &members, EndStage::AsAsked).await?;
-            for (i, outcome) in members.into_iter().zip(outcomes) {
-                ended[i] = Some(outcome);
+        let groups = self.groups(end.targets.iter());
+        let ended: groups::Endings = match groups.as_slice() {
+            [members] => {
+                let outcomes = self.end_group(until, &end.tag.0, end, members, EndStage::AsAsked).await?;
+                outcomes.into_iter().map(Some).collect()
             }
-        }
+            _ => Box::pin(groups::end(self, until, end, &groups)).await?,
+        };
         let ending = ended.iter().flatten().find_map(|(ending, _)| *ending).ok_or(Error::UnknownReservation)?;
         let charged = ended.into_iter().flatten();
         // A shadow charge that would have been denied was never held: it has nothing to end.

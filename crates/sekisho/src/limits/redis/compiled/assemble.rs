@@ -125,7 +125,7 @@ end
     /// A settle or a release of a hold that is open.
     pub(super) fn end(&self) -> String {
         let Self { shape, plain, advance, replace, hold_format, hold_names, .. } = self;
-        let (slots, save) = (self.slots(), self.save(&format!("now + {}", self.memory)));
+        let (slots, save, memory) = (self.slots(), self.save("forget"), self.memory);
         let settled: String =
             (0..self.rules).map(|i| format!("if n{i} == 281474976710655 then n{i} = q{i} end\n")).collect();
         let body = format!(
@@ -138,6 +138,7 @@ local pos = shape == {shape} and over == 0 and holds ~= '' and {OPEN}{plain} and
 if pos and pos % {SIZE} == 1 then
 local plain = true
 local expires, at, _{hold_names} = sunpack('>I7I7I1{hold_format}', holds, pos + 32)
+local forget = max(now + {memory}, expires)
 holds = #holds == {SIZE} and '' or sub(holds, 1, pos - 1) .. sub(holds, pos + {SIZE})
 {settled}{advance}{replace}if plain then
 {remember}{save}reply = spack('>I1I1{amount_format}', 5, ending{amount_names})
@@ -156,7 +157,7 @@ end
         script(&body, self.hold_size)
     }
 
-    /// Remembers the end, as `remember` in holds.lua does.
+    /// Remembers the end until `forget`, as `remember` in holds.lua does.
     fn remember(&self) -> String {
         let (size, ended) = (END_HEAD + END_RULE * self.rules, ended_key("sub(ends, 1, 32)"));
         format!(
@@ -169,10 +170,9 @@ end
     ends = sub(ends, {next})
   end
 end
-ends = ends .. spack('>c32I1I7I7{amount_format}', tag, ending, expires, now + {memory}{amount_names})\n",
+ends = ends .. spack('>c32I1I7I7{amount_format}', tag, ending, expires, forget{amount_names})\n",
             next = size + 1,
             most = size * ENDS,
-            memory = self.memory,
             amount_format = self.amounts.0,
             amount_names = self.amounts.1,
         )

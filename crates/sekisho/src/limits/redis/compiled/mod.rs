@@ -80,7 +80,7 @@ pub(super) fn end<'a>(
     let mut job = job(when, target, |body| {
         body.tag(&tag.0).uint::<1>(if settled.is_some() { 1 } else { 2 });
         for i in 0..target.policy.rules().len() {
-            body.amount(settled.map_or(Some(0), |amounts| amounts[i]));
+            body.amount(settled.map_or(Some(0), |amounts| amounts[i].named()));
         }
         periods(when, target, body);
     });

@@ -4,7 +4,8 @@
 -- ARGV  of a job: a body, then one msgpack policy per target. A body is binary, big-endian, the number of bytes in brackets:
 --       op (1) targets (1) now (8; 0 asks Redis) slack (4), then by op:
 --       1 take  tag (32, hex) kind (1: 0 check, 1 peek, 2 reserve) lease (7) repeated (1) provisional (1) entropy (4)
---       2 end   tag (32, hex) how (1: 0 release, 1 settle, 2 confirm, 3 take back)
+--       2 end   tag (32, hex) how (1: 0 release, 1 settle, 2 confirm, 3 take back) end of the lease (7; until then it was lost
+--               if it is not known, 0: it was not)
 --       3 admin what (1: 0 reset, 1 grant, 2 override, 3 block, 4 charge, 5 adopt) until (8; of a charge: a name)
 --       then per target: an amount (6) per rule (for an override: limit (6) and price (8); to adopt, the amounts spent, then
 --       those that stood here at least, tag (32, hex), holds (2), and of each tag (32), expires (7), amounts), start (8) and end (8) of the

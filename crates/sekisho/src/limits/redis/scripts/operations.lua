@@ -1,9 +1,11 @@
 -- Settle, release, confirm; reset, grant, override, block, charge, adopt.
 
--- A body says 'as reserved' or 'no override' by the largest number of its six bytes.
+-- A body says 'as reserved' by the highest bit of its six bytes, and below it how much that was; 'no override' by all of them.
 function L.run_end(body, count, k, a, now, slack)
-  local tag, how, at = sunpack('>c32I1', body, 15)
-  local out, confirmed, targets = '\5', 0, {}
+  local tag, how, lease, at = sunpack('>c32I1I7', body, 15)
+  local confirmed, targets, asked = 0, {}, how == 1 and 1 or 2
+  -- No lease is longer than a day.
+  local is_lost, only_shadow = how < 2 and lease > now and lease <= now + 86400000000, true
   for t = 1, count do
     local p, key, first = L.policy(ARGV[a + t]), KEYS[k], at
     local R, pers, existed
@@ -11,10 +13,12 @@ function L.run_end(body, count, k, a, now, slack)
     if not R then return spack('>I1I8', 3, now) end
     -- What is still open has not ended.
     local ended = not L.find_hold(R, p, tag) and L.ended(key, R, tag, now)
-    targets[t] = { p, R, pers, existed, key, first, ended }
+    targets[t] = { p, R, pers, existed, key, first, ended or false }
+    only_shadow = only_shadow and p[6] == 1
   end
   for t = 1, count do
-    local p, R, pers, existed, key, first, ended = unpack(targets[t])
+    local x = targets[t]
+    local p, R, pers, existed, key, first, ended = unpack(x)
     local swept = L.bring(R, p, pers, key, now, slack)
     if swept then ended = L.ended(key, R, tag, now) end
     local ending, amounts = 0, {}
@@ -31,19 +35,49 @@ function L.run_end(body, count, k, a, now, slack)
       local function actual(i, n)
         if how ~= 1 then return 0 end
         local settled = sunpack('>I6', body, first + 6 * i - 6)
-        return settled == 281474976710655 and n or settled
+        return settled >= 140737488355328 and n or settled
       end
       local expires
-      ending = how == 1 and 1 or 2
+      ending = asked
       expires, amounts = L.end_hold(R, p, pers, pos, now, actual)
-      if how ~= 3 then L.remember(key, R, tag, ending, expires, now + p[3], amounts, now, slack) end
+      if how ~= 3 then L.remember(key, R, tag, ending, expires, max(now + p[3], expires), amounts, now, slack) end
     end
     if pos or swept then L.save(key, R, p, now, existed, slack) end
+    -- The first end decides, for what was lost of it as well.
+    if ending ~= 0 and ending ~= asked then is_lost = false end
+    x[7], x[8] = ending, amounts
+  end
+  if how == 2 then return spack('>I1I1', 6, confirmed) end
+  local out = '\5'
+  for t = 1, count do
+    local x = targets[t]
+    local p, ending, amounts = x[1], x[7], x[8]
+    -- In shadow mode it may never have been held, so that only what is held nowhere else is ended there.
+    if is_lost and ending == 0 and (p[6] == 0 or only_shadow) then
+      ending, amounts = asked, L.end_lost(x, tag, asked, lease, now, slack, body)
+    end
     out = out .. spack('>I1', ending)
     for i = 1, #p[5] do out = out .. spack('>I6', amounts[i] or 0) end
   end
-  if how == 2 then return spack('>I1I1', 6, confirmed) end
   return out
+end
+
+-- Ends a reservation that Redis does not know though its lease has not ended: it was lost, and counts now with what it cost.
+-- What only holds or paces has nothing left of it.
+function L.end_lost(x, tag, ending, lease, now, slack, body)
+  local p, R, pers, existed, key, first = unpack(x)
+  local amounts, rules = {}, p[5]
+  for i = 1, #rules do
+    local n = ending == 1 and p[6] == 0 and (sunpack('>I6', body, first + 6 * i - 6)) or 0
+    amounts[i] = n >= 140737488355328 and n - 140737488355328 or n
+  end
+  L.charge(R, p, pers, now, sub(tag, 1, 12), function(i)
+    local kind = rules[i][1]
+    return kind > 6 and kind < 10 and 0 or amounts[i]
+  end)
+  L.remember(key, R, tag, ending, lease, max(now + p[3], lease), amounts, now, slack)
+  L.save(key, R, p, now, existed, slack)
+  return amounts
 end
 
 -- Counts whatever the limits say. The longest gap of an interval: nobody drew any entropy.
