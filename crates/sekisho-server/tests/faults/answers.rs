@@ -1,14 +1,18 @@
 //! F15, F29, F32, F34: answers that are not those that were asked for.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use sekisho_testkit::Fault;
+use sekisho_server::config::Config;
+use sekisho_testkit::{Fault, RedisServer};
 use serde_json::json;
 
 use crate::account::{Account, LIMIT};
 use crate::rig::{Console, Rig, until_shared};
-use crate::support::until;
+use crate::support::upstream::Upstream;
+use crate::support::{TestServer, until};
 
 #[test]
 fn f15_scripts_flushed_again_and_again_are_not_felt() {
@@ -49,18 +53,74 @@ fn f29_a_redis_busy_with_somebodys_script_is_away_until_it_is_done() {
 }
 
 #[test]
-fn f32_a_flushed_redis_costs_one_limit_and_forgets_what_was_held() {
+fn f32_a_flushed_redis_costs_one_limit_and_no_reservation() {
     let rig = Rig::start();
     let account = Account::of(&rig.server, "flushed");
     account.use_up();
     let holder = Account::of(&rig.server, "holder");
-    let held = holder.reserve();
+    let [settled, released, as_reserved] = [(); 3].map(|()| holder.reserve());
     rig.redis.command(&["FLUSHALL"]).expect_success();
     account.use_up();
     assert!(account.admitted() <= 2 * LIMIT, "{}", account.admitted());
-    let settled = rig.server.post("/v1/settle", json!({ "reservation": held }));
-    assert_eq!(settled.status, 404, "{}", settled.text);
-    assert_eq!(holder.counted(), (0, 0), "what is unknown is not made up");
+    assert_eq!(holder.counted(), (0, 0));
+    for _ in 0..2 {
+        assert!(holder.settle(&settled, 3), "Redis does it");
+        assert!(holder.release(&released));
+        assert_eq!(holder.counted(), (3, 0), "once, however often it is said");
+    }
+    for (path, reservation, state) in [("release", &settled, "settled"), ("settle", &released, "released")] {
+        let other = rig.server.post(&format!("/v1/{path}"), json!({ "reservation": reservation }));
+        assert_eq!(other.expect(409)["state"], state);
+    }
+    let answer = rig.server.post("/v1/settle", json!({ "reservation": as_reserved })).expect(200);
+    assert_eq!(answer["charged"]["requests"], 1, "the id says what was reserved: {answer}");
+    assert_eq!(holder.counted(), (4, 0));
+}
+
+/// By then it may have been charged at the end of its lease, and forgotten.
+#[test]
+fn f32_a_reservation_that_was_flushed_is_unknown_after_its_lease() {
+    let rig = Rig::start();
+    let asked = json!({ "policy": "day", "subject": "late", "lease_ms": 100 });
+    let reservation = rig.server.post("/v1/reserve", asked).expect(200)["reservation"].clone();
+    rig.redis.command(&["FLUSHALL"]).expect_success();
+    thread::sleep(std::time::Duration::from_millis(150));
+    for path in ["/v1/settle", "/v1/release"] {
+        rig.server.post(path, json!({ "reservation": reservation })).expect(404);
+    }
+    assert_eq!(rig.server.counted("day", "late"), (0, 0), "what is unknown is not made up");
+}
+
+#[test]
+fn f32_a_request_that_is_under_way_when_redis_is_flushed_counts_when_it_ends() {
+    let redis = RedisServer::start();
+    for (said, counted) in [("data: {\"usage\":{\"n\":7}}\n\n", 7), ("data: 2\n\n", 400)] {
+        let mut upstream = Upstream::start();
+        let text = format!(
+            r#"
+store: {{ url: "{}", timeout: 250ms }}
+policies:
+  tokens: {{ subject: ip, rules: [{{ name: day, algorithm: fixed_window, unit: tokens, limit: 1000, window: 366d }}] }}
+routes:
+  - {{ match: {{ path: /stream }}, policy: tokens, cost: {{ tokens: 400 }}, settle_from: {{ tokens: /usage/n }}, upstream: "http://{}" }}
+"#,
+            redis.url(),
+            upstream.address
+        );
+        let server = TestServer::on_its_store(Config::parse("test.yaml", &text).unwrap());
+        let mut stream = TcpStream::connect(server.addresses.gateway).unwrap();
+        write!(stream, "GET /stream HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        upstream.send("data: 1\n\n");
+        until(|| server.counted("tokens", "127.0.0.1") == (0, 400));
+        redis.command(&["FLUSHALL"]).expect_success();
+        upstream.send(said);
+        upstream.parts = None;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("data: 1"), "{answer}");
+        until(|| server.counted("tokens", "127.0.0.1") == (counted, 0));
+        redis.command(&["FLUSHALL"]).expect_success();
+    }
 }
 
 #[test]

@@ -50,14 +50,10 @@ impl Rig {
         Rig { redis, proxy, server }
     }
 
-    /// An outage of which Redis hears nothing: what was admitted is counted to the last one.
+    /// An outage of which Redis hears nothing: what was admitted is counted to the last one, though Redis may know nothing any more of
+    /// what was before.
     pub(crate) fn outage(&self, begin: impl FnOnce(), end: impl FnOnce()) {
         outage(&self.server, Lost::Nothing, begin, end);
-    }
-
-    /// One after which Redis knows nothing of what was before.
-    pub(crate) fn outage_with_lost_counts(&self, begin: impl FnOnce(), end: impl FnOnce()) {
-        outage(&self.server, Lost::Counts, begin, end);
     }
 
     /// One in which Redis may do what it was asked, and nobody learns it.
@@ -70,7 +66,6 @@ impl Rig {
 pub(crate) enum Lost {
     Nothing,
     Replies,
-    Counts,
 }
 
 /// Nobody fails, every answer without the store says so, the limit holds, and in the end Redis has counted what was
@@ -82,8 +77,8 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
         hot.check();
     }
     assert_eq!(hot.counted(), (3, 0), "they were shared");
-    // A Redis that has lost a reservation says that it is unknown.
-    let before = (lost != Lost::Counts).then(|| hot.reserve());
+    // They are held when it begins, and Redis may not know them any more when they end.
+    let [before, after, given_up] = [(); 3].map(|()| hot.reserve());
 
     begin();
     let probe = Account::of(server, "probe");
@@ -93,10 +88,8 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
         assert!(hot.check().is_degraded);
         assert!(both.check_both().is_degraded);
     }
-    if let Some(before) = &before {
-        (0..2).for_each(|_| assert!(!hot.settle(before, 2), "it says that the store did not hear of it"));
-        hot.admit(2);
-    }
+    (0..2).for_each(|_| assert!(!hot.settle(&before, 2), "it says that the store did not hear of it"));
+    hot.admit(2);
     let released = hot.reserve();
     let open = hot.reserve();
     for _ in 0..2 {
@@ -107,10 +100,12 @@ pub(crate) fn outage(server: &TestServer, lost: Lost, begin: impl FnOnce(), end:
     until_shared(server);
     for _ in 0..2 {
         hot.settle(&open, 3);
-        before.iter().for_each(|before| _ = hot.settle(before, 2));
+        hot.settle(&before, 2);
+        hot.settle(&after, 2);
         hot.release(&released);
+        hot.release(&given_up);
     }
-    hot.admit(3);
+    hot.admit(5);
     for account in [&hot, &both, &probe] {
         account.assert_counted(lost != Lost::Replies);
         account.use_up();
