@@ -56,6 +56,27 @@ fn f17_a_planned_failover_loses_nothing() {
     rig.outage(begin, || rig.proxy.repoint(second.port()));
 }
 
+/// A replica that lagged has become the primary: what was reserved last it never heard of.
+#[test]
+fn f16_what_the_new_primary_never_heard_of_ends_all_the_same() {
+    let (rig, second) = pair();
+    let account = Account::of(&rig.server, "lagged");
+    (0..3).for_each(|_| assert!(!account.check().is_degraded));
+    in_step(&rig.redis, &second);
+    second.promote();
+    let [settled, released] = [account.reserve(), account.reserve()];
+    rig.redis.demote_to(&second);
+    rig.proxy.repoint(second.port());
+    until(|| !account.check().is_degraded);
+    until_shared(&rig.server);
+    for _ in 0..2 {
+        assert!(account.settle(&settled, 2) && account.release(&released), "the new one does it");
+    }
+    account.admit(2);
+    account.assert_counted(true);
+    account.use_up();
+}
+
 /// A failover of which nobody has told the proxy, and a line that is bad as well.
 #[test]
 fn f16_f9_a_failover_with_swallowed_replies_charges_no_reservation_twice() {
