@@ -1,5 +1,8 @@
 //! `GET /metrics` in Prometheus's text format. Every server has a recorder of its own: two in one process do not mix.
 
+mod recorder;
+mod tally;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,31 +15,31 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use metrics::{Counter, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use parking_lot::RwLock;
+use sekisho::clock::Stopwatch;
 use sekisho::keyspace::{Category, Survey};
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use crate::app::App;
+use recorder::Recorder;
 
 /// As OpenTelemetry has them for HTTP, with finer ones below: a decision in memory takes microseconds.
 const SECONDS: [f64; 14] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0];
 const COUNTS: [f64; 10] = [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 500.0, 1_000.0, 10_000.0];
-/// How often samples are put into their buckets. They are kept one by one until then, tens of bytes for every decision.
+/// How many statuses a route is expected to answer with.
+const USUAL_STATUSES: usize = 16;
+/// How often what nobody asks for is brought to now.
 pub(crate) const UPKEEP: Duration = Duration::from_secs(1);
 
 pub(crate) struct Metrics {
-    recorder: PrometheusRecorder,
-    handle: PrometheusHandle,
+    recorder: Recorder,
     /// False while the file that should be served could not be read, and the last good one is.
     config_ok: AtomicBool,
     /// True while the Redis of sessions may throw them away.
     sessions_may_be_evicted: AtomicBool,
     /// True once the server was told to stop.
-    leaving: AtomicBool,
+    leaving: Arc<AtomicBool>,
     /// Where tasks run, once anything does.
     runtimes: OnceLock<Vec<Handle>>,
     /// By door and route, made when they are first asked for.
@@ -51,25 +54,17 @@ pub(crate) struct RouteMeter {
     door: Door,
     route: String,
     duration: Histogram,
-    /// By status; few of them, made when the first answer of the kind goes out.
-    counts: RwLock<SmallVec<[(u16, Counter); 4]>>,
+    /// By status, made when the first answer of the kind goes out.
+    counts: [OnceLock<(u16, Counter)>; USUAL_STATUSES],
 }
 
 impl Default for Metrics {
-    #[expect(clippy::expect_used, reason = "the builder refuses empty lists of buckets, and these are not")]
     fn default() -> Self {
-        let recorder = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
-            .and_then(|builder| builder.set_buckets_for_metric(Matcher::Suffix("_requests".to_owned()), &COUNTS))
-            .expect("there are buckets")
-            .build_recorder();
-        let handle = recorder.handle();
         let metrics = Self {
-            recorder,
-            handle,
+            recorder: Recorder::new([("_seconds", &SECONDS), ("", &COUNTS)]),
             config_ok: AtomicBool::new(true),
             sessions_may_be_evicted: AtomicBool::new(false),
-            leaving: AtomicBool::new(false),
+            leaving: Arc::default(),
             runtimes: OnceLock::new(),
             routes: RwLock::default(),
         };
@@ -108,6 +103,11 @@ impl Metrics {
 
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// For those who must not ask for it by every request.
+    pub(crate) fn leaving(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.leaving)
     }
 
     pub(crate) fn leave(&self) {
@@ -164,7 +164,7 @@ impl Metrics {
     }
 
     pub(crate) fn rendered(&self) -> String {
-        self.handle.render()
+        self.recorder.render()
     }
 
     pub(crate) fn route(&self, door: Door, route: &str) -> Arc<RouteMeter> {
@@ -175,28 +175,24 @@ impl Metrics {
         let label = key.1.clone();
         let duration = self
             .collect(|| histogram!("sekisho_http_request_duration_seconds", "door" => door, "route" => label.clone()));
-        let meter = RouteMeter { door, route: label, duration, counts: RwLock::default() };
+        let meter = RouteMeter { door, route: label, duration, counts: Default::default() };
         Arc::clone(self.routes.write().entry(key).or_insert_with(|| Arc::new(meter)))
     }
 
-    pub(crate) fn answered(&self, route: &RouteMeter, status: StatusCode, since: Instant) {
-        route.duration.record(since.elapsed().as_secs_f64());
+    pub(crate) fn answered(&self, route: &RouteMeter, status: StatusCode, since: &Stopwatch) {
+        route.duration.record(since.seconds());
         let status = status.as_u16();
-        if let Some((_, count)) = route.counts.read().iter().find(|(known, _)| *known == status) {
-            return count.increment(1);
-        }
-        let mut counts = route.counts.write();
-        let known = counts.iter().position(|(known, _)| *known == status).unwrap_or_else(|| {
+        let count = || {
             let (door, route) = (route.door, route.route.clone());
-            let count = || counter!("sekisho_http_requests_total", "door" => door, "route" => route, "status" => status.to_string());
-            counts.push((status, self.collect(count)));
-            counts.len() - 1
-        });
-        counts[known].1.increment(1);
-    }
-
-    pub(crate) fn upkeep(&self) {
-        self.handle.run_upkeep();
+            self.collect(|| counter!("sekisho_http_requests_total", "door" => door, "route" => route, "status" => status.to_string()))
+        };
+        for known in &route.counts {
+            let (of, counter) = known.get_or_init(|| (status, count()));
+            if *of == status {
+                return counter.increment(1);
+            }
+        }
+        count().increment(1);
     }
 }
 
@@ -226,8 +222,8 @@ pub(crate) async fn render(State(app): State<Arc<App>>) -> Response {
 /// Counts what passes through the API's router.
 pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let route = app.metrics.route("api", request.extensions().get().map_or("other", MatchedPath::as_str));
-    let start = Instant::now();
+    let start = Stopwatch::start();
     let answer = next.run(request).await;
-    app.metrics.answered(&route, answer.status(), start);
+    app.metrics.answered(&route, answer.status(), &start);
     answer
 }

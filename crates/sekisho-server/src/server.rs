@@ -217,7 +217,6 @@ async fn upkeep(live: &Live) {
         let app = live.app();
         app.gate.upkeep();
         tokens::keep_fresh(app.tokens.as_ref());
-        app.metrics.upkeep();
         app.upstreams.upkeep();
     }
 }

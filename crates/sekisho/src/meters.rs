@@ -8,6 +8,7 @@ use metrics::{
     Counter, Gauge, Histogram, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
+use crate::clock::Stopwatch;
 use crate::error::Error;
 use crate::limits::rule::Algorithm;
 use crate::limits::store::Standing;
@@ -83,6 +84,8 @@ impl PolicyMeters {
 impl Meters {
     pub(crate) fn new(backend: &'static str) -> Self {
         describe();
+        // Not in the time of the first request.
+        Stopwatch::start();
         let error = |kind: &'static str| counter!("sekisho_backend_errors_total", "backend" => backend, "kind" => kind);
         let degraded = |mode: Degraded| counter!("sekisho_degraded_decisions_total", "mode" => mode.as_str());
         Self {
