@@ -4,7 +4,9 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
+
+use crate::payload::{Payload, Response};
 
 /// What a door makes of a request. hyper moves the future of each request about: one that is as large as all that might be
 /// awaited would cost more than most decisions, so that it lies in a box, and what is known at once needs none.
@@ -14,8 +16,13 @@ pub(crate) enum Answering {
 }
 
 impl Answering {
-    pub(crate) fn known(answer: impl IntoResponse) -> Self {
-        Self::Known(Some(answer.into_response()))
+    pub(crate) const fn known(answer: Response) -> Self {
+        Self::Known(Some(answer))
+    }
+
+    /// Nothing is done about the request.
+    pub(crate) fn refused(problem: impl IntoResponse) -> Self {
+        Self::known(problem.into_response().map(Payload::from))
     }
 
     pub(crate) fn awaited(answer: impl Future<Output = Response> + Send + 'static) -> Self {

@@ -95,7 +95,7 @@ async fn decide(
     let client = facts::client_told_by(app, peer, headers);
     *caller = caller::establish(app, &auth.require, &auth.policy, cookie, client, headers).await?;
     let who = facts::who(app, &auth.policy, client, caller, Some(endpoint), headers)?;
-    let asks = [Ask { policy: auth.policy.clone(), who, cost: Cost::default() }];
+    let asks = [Ask { policy: (&*auth.policy).into(), who, cost: Cost::default() }];
     let decision = app.gate.check(&asks).await.map_err(|error| app.problem(&error))?;
     if !decision.allowed {
         return Ok(denied(&decision, app.config.headers).map(Body::from));

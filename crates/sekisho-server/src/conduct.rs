@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub(crate) struct Conduct {
     /// On HTTP/1 a client that does not read is seen by the socket; on HTTP/2 each stream has a window of its own, which
     /// may stay shut while all else goes on.
     is_h2: bool,
+    /// Set when the server was told to stop.
+    leaving: Arc<AtomicBool>,
     begun: AtomicU32,
     open: AtomicU32,
     taken_back: AtomicU32,
@@ -35,8 +37,8 @@ pub(crate) struct Conduct {
 }
 
 impl Conduct {
-    pub(crate) fn new(is_h2: bool) -> Arc<Self> {
-        Arc::new(Self { is_h2, ..Self::default() })
+    pub(crate) fn new(is_h2: bool, leaving: Arc<AtomicBool>) -> Arc<Self> {
+        Arc::new(Self { is_h2, leaving, ..Self::default() })
     }
 
     pub(crate) fn is_h2(&self) -> bool {
@@ -94,6 +96,11 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// Whether no other request should follow on this connection.
+    pub(crate) fn is_last(&self) -> bool {
+        self.conduct.leaving.load(Relaxed)
+    }
+
     pub(crate) fn answer<B>(mut self, body: B) -> Answer<B> {
         self.is_answered = true;
         self.offer();
@@ -171,7 +178,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a20_an_answer_that_nobody_takes_ends_the_connection() {
-        let conduct = Conduct::new(true);
+        let conduct = Conduct::new(true, Arc::default());
         let mut other = conduct.begin().answer(Full::from("x"));
         let stuck = conduct.begin().answer(Full::from("x"));
         let _ = other.frame().await;
@@ -183,7 +190,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a20_an_answer_that_has_nothing_to_say_yet_is_no_misuse() {
-        let conduct = Conduct::new(true);
+        let conduct = Conduct::new(true, Arc::default());
         let silent = Full::from_stream(futures_util::stream::pending::<Result<&str, std::io::Error>>());
         let mut answer = conduct.begin().answer(silent);
         let waits = tokio::spawn(async move { answer.frame().await.is_none() });
@@ -195,7 +202,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a22_requests_taken_back_count() {
-        let conduct = Conduct::new(true);
+        let conduct = Conduct::new(true, Arc::default());
         let answered: Vec<_> = (0..TAKEN_BACK * 2).map(|_| conduct.begin().answer(Full::empty())).collect();
         drop(answered);
         (0..TAKEN_BACK * 2).for_each(|_| drop(conduct.begin()));

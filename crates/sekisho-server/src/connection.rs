@@ -8,12 +8,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Version};
-use axum::response::Response;
 use hyper::body::{Body as _, Incoming};
 use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
@@ -31,6 +30,7 @@ use crate::crowd::{Crowd, Full, Place};
 use crate::facts::Peer;
 use crate::live::Live;
 use crate::pace::Paced;
+use crate::payload::{Payload, Response};
 use crate::quiet::quietly;
 use crate::respond::Problem;
 use crate::socket::Socket;
@@ -93,14 +93,15 @@ impl Door {
         match tls {
             Some(tls) => {
                 let mut stream = timeout(limits.header_timeout, tls.accept(Socket::new(stream, &limits))).await??;
-                let conduct = Conduct::new(stream.get_ref().1.alpn_protocol() == Some(b"h2"));
+                let conduct = Conduct::new(stream.get_ref().1.alpn_protocol() == Some(b"h2"), self.live.leaving());
                 if !conduct.is_h2() {
                     stream.get_mut().0.expect_heads(Arc::clone(&conduct), &limits);
                 }
                 self.talk(TokioIo::new(stream), conduct, peer, watcher, &limits).await
             }
             None => {
-                let conduct = Conduct::new(timeout(limits.header_timeout, begins_as_h2(&stream)).await??);
+                let is_h2 = timeout(limits.header_timeout, begins_as_h2(&stream)).await??;
+                let conduct = Conduct::new(is_h2, self.live.leaving());
                 let mut stream = Socket::new(stream, &limits);
                 if !conduct.is_h2() {
                     stream.expect_heads(Arc::clone(&conduct), &limits);
@@ -126,7 +127,7 @@ impl Door {
             let turn = own.begin();
             let is_h1 = request.version() < Version::HTTP_2;
             let answering = begin(&self.live, self.side, peer, &own, request, &limits);
-            Serving { live: Arc::clone(&self.live), is_h1, answering, turn: Some(turn) }
+            Serving { is_h1, answering, turn: Some(turn) }
         });
         let ended = if conduct.is_h2() {
             let connection = http2(MAX_STREAMS, MAX_HEAD_BYTES, limits.header_timeout).serve_connection(io, service);
@@ -193,23 +194,22 @@ pub(crate) async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
 
 /// One request until its answer is there.
 struct Serving {
-    live: Arc<Live>,
     is_h1: bool,
     answering: Answering,
     turn: Option<Turn>,
 }
 
 impl Future for Serving {
-    type Output = Result<hyper::Response<Answer<Body>>, Infallible>;
+    type Output = Result<hyper::Response<Answer<Payload>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut answer = ready!(Pin::new(&mut self.answering).poll(cx));
-        // HTTP/2 has a frame of its own for this, which is sent when the last connections are closed.
-        if self.is_h1 && self.live.is_leaving() {
-            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        }
         // Nobody asks again after that.
         let Some(turn) = self.turn.take() else { return Poll::Pending };
+        // HTTP/2 has a frame of its own for this, which is sent when the last connections are closed.
+        if self.is_h1 && turn.is_last() {
+            answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         Poll::Ready(Ok(answer.map(|body| turn.answer(body))))
     }
 }
@@ -223,7 +223,7 @@ fn begin(
     limits: &Connections,
 ) -> Answering {
     if request.headers().len() > MAX_HEADERS {
-        return Answering::known(Problem::too_many_headers(MAX_HEADERS));
+        return Answering::refused(Problem::too_many_headers(MAX_HEADERS));
     }
     let (head, body) = request.into_parts();
     if body.is_end_stream() {
@@ -258,7 +258,7 @@ fn paced<B>(body: B, side: Side, limits: &Connections) -> Paced<B> {
 fn serve(live: &Arc<Live>, side: Side, peer: Peer, head: Parts, body: Option<Body>) -> Answering {
     let is_head = head.method == Method::HEAD;
     let answering = match side {
-        Side::Gateway => gateway::serve(live.app(), peer, head, body),
+        Side::Gateway => gateway::serve(live, peer, head, body),
         Side::Api => api::serve(live, peer, Request::from_parts(head, body.unwrap_or_default())),
     };
     if is_head { answering.map(without_body) } else { answering }
@@ -268,7 +268,7 @@ fn without_body(mut response: Response) -> Response {
     if let Some(length) = response.body().size_hint().exact() {
         response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }
-    *response.body_mut() = Body::empty();
+    *response.body_mut() = Bytes::new().into();
     response
 }
 
@@ -282,7 +282,6 @@ pub(crate) fn unix_seconds() -> f64 {
 mod tests {
     use std::task::Waker;
 
-    use axum::body::Bytes;
     use futures_util::stream;
     use http_body_util::StreamBody;
     use hyper::body::Frame;

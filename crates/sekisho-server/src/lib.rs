@@ -37,6 +37,7 @@ mod metrics;
 mod openapi;
 mod outgoing;
 mod pace;
+mod payload;
 mod quiet;
 mod respond;
 mod security;

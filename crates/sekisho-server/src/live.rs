@@ -5,9 +5,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use axum::Router;
 use tokio_rustls::TlsAcceptor;
 
@@ -79,9 +80,14 @@ impl Live {
         self.app.load_full()
     }
 
-    /// Whether the server was told to stop.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.app.load().metrics.is_leaving()
+    /// The same, for as long as nobody is waited for.
+    pub(crate) fn glance(&self) -> Guard<Arc<App>> {
+        self.app.load()
+    }
+
+    /// Set when the server was told to stop.
+    pub(crate) fn leaving(&self) -> Arc<AtomicBool> {
+        self.app.load().metrics.leaving()
     }
 
     pub(crate) fn api(&self) -> Router {

@@ -2,6 +2,7 @@
 //!
 //! A door translates its protocol into an [`Ask`], and the answer back; every decision is made here and below.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use crate::meters::{Meters, PolicyMeters};
 
 /// One thing a request asks for.
 #[derive(Debug, Clone)]
-pub struct Ask {
-    pub policy: Arc<str>,
+pub struct Ask<'a> {
+    pub policy: Cow<'a, str>,
     pub who: Who,
     pub cost: Cost,
 }
@@ -104,13 +105,13 @@ impl Gate {
     }
 
     /// Identify: who is it, by the policy's own rule.
-    pub fn identify(&self, ask: &Ask) -> Result<Charge, Error> {
+    pub fn identify(&self, ask: &Ask<'_>) -> Result<Charge, Error> {
         let (subject, endpoint) = self.governed(&ask.policy)?.identify(ask)?;
-        Ok(Charge { policy: Arc::clone(&ask.policy), subject, endpoint, cost: ask.cost.clone() })
+        Ok(Charge { policy: Arc::from(&*ask.policy), subject, endpoint, cost: ask.cost.clone() })
     }
 
     /// Admit and settle at once.
-    pub async fn check(&self, asks: &[Ask]) -> Result<Decision, Error> {
+    pub async fn check(&self, asks: &[Ask<'_>]) -> Result<Decision, Error> {
         let (demands, counting) = self.demands(asks)?;
         let watch = Stopwatch::start();
         let decided = self.limits.check_demands(demands).await;
@@ -120,7 +121,7 @@ impl Gate {
 
     /// What [`check`](Self::check) does, where neither the store nor a turn has to be waited for; otherwise nothing, and
     /// None.
-    pub fn check_at_once(&self, asks: &[Ask]) -> Option<Result<Decision, Error>> {
+    pub fn check_at_once(&self, asks: &[Ask<'_>]) -> Option<Result<Decision, Error>> {
         if !self.limits.is_immediate() {
             return None;
         }
@@ -138,12 +139,12 @@ impl Gate {
     }
 
     /// What `check` would answer.
-    pub async fn peek(&self, asks: &[Ask]) -> Result<Decision, Error> {
+    pub async fn peek(&self, asks: &[Ask<'_>]) -> Result<Decision, Error> {
         self.limits.peek_demands(self.demands(asks)?.0).await
     }
 
     /// Admit, to be settled when the cost is known.
-    pub async fn reserve(&self, asks: &[Ask], options: &ReserveOptions) -> Result<Reserved, Error> {
+    pub async fn reserve(&self, asks: &[Ask<'_>], options: &ReserveOptions) -> Result<Reserved, Error> {
         let (demands, counting) = self.demands(asks)?;
         let watch = Stopwatch::start();
         let mut reserved = self.limits.reserve_demands(demands, options).await;
@@ -152,7 +153,7 @@ impl Gate {
     }
 
     /// What [`reserve`](Self::reserve) does, where the store need not be waited for; otherwise nothing, and None.
-    pub fn reserve_at_once(&self, asks: &[Ask], options: &ReserveOptions) -> Option<Result<Reserved, Error>> {
+    pub fn reserve_at_once(&self, asks: &[Ask<'_>], options: &ReserveOptions) -> Option<Result<Reserved, Error>> {
         if !self.limits.is_immediate() {
             return None;
         }
@@ -192,7 +193,7 @@ impl Gate {
         Ok(ended)
     }
 
-    fn demands(&self, asks: &[Ask]) -> Result<(Demands, Counting<'_>), Error> {
+    fn demands(&self, asks: &[Ask<'_>]) -> Result<(Demands, Counting<'_>), Error> {
         let mut counting = Counting::new();
         let due = asks.iter().map(|ask| {
             let governed = self.governed(&ask.policy)?;
@@ -210,7 +211,7 @@ impl Gate {
 }
 
 impl Governed {
-    fn identify(&self, ask: &Ask) -> Result<(Subject, Option<Endpoint>), Error> {
+    fn identify(&self, ask: &Ask<'_>) -> Result<(Subject, Option<Endpoint>), Error> {
         match &ask.who {
             Who::Subject { subject, endpoint } => Ok((subject.clone(), endpoint.clone())),
             Who::Facts(facts) => self.build(facts),

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use axum::body::Body;
+use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use axum::response::Response;
 use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
 use sekisho::http::{fields, retry_after_millis, retry_after_seconds};
@@ -14,6 +13,7 @@ use serde_json::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::written::{Object, name};
+use crate::payload::Response;
 use crate::respond::Problem;
 
 /// The answer to a check, a peek, a reserve or an explain. Figures are whole numbers and never null.
@@ -261,13 +261,13 @@ impl<'a> Answer<'a> {
 
 /// JSON that is written already.
 pub(super) fn json_response(json: Vec<u8>) -> Response {
-    let mut response = Response::new(Body::from(json));
+    let mut response = Response::new(Bytes::from(json).into());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
 /// Says of an answer that the store did not give it, as every other door does.
-pub(super) fn label(response: &mut Response, degraded: Option<Degraded>) {
+pub(super) fn label<B>(response: &mut axum::http::Response<B>, degraded: Option<Degraded>) {
     if let Some(degraded) = degraded {
         response.headers_mut().insert(fields::DEGRADED, HeaderValue::from_static(degraded.as_str()));
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
-use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
 use sekisho::Error;
 use sekisho::backend::BackendKind;
@@ -17,6 +16,7 @@ use super::object::Object;
 use super::request::{Asked, BatchBody, CheckBody, MAX_BATCH, ReserveBody};
 use super::written::append;
 use crate::app::App;
+use crate::payload::Response;
 use crate::respond::Problem;
 
 /// How many of a batch are with the store at once. One connection carries them all, so more would only queue elsewhere.

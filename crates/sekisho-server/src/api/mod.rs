@@ -34,7 +34,8 @@ use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
 use axum::http::uri::Authority;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
-use tokio::time::{Instant, timeout};
+use sekisho::clock::Stopwatch;
+use tokio::time::timeout;
 use tower::Service as _;
 
 use crate::answering::Answering;
@@ -43,8 +44,9 @@ use crate::caller::bearer;
 use crate::config::Config;
 use crate::facts::Peer;
 use crate::live::Live;
+use crate::payload::Payload;
 use crate::respond::Problem;
-use crate::{auth, metrics, security};
+use crate::{auth, metrics, payload, security};
 pub(crate) use body::{AnyBody, Body, Params};
 pub(crate) use object::Object;
 pub(crate) use request::whole;
@@ -72,17 +74,20 @@ pub(crate) fn serve(live: &Live, peer: Peer, mut request: Request) -> Answering 
     if request.uri().path() != "/v1/check" || request.method() != Method::POST {
         request.extensions_mut().insert(peer);
         let mut api = live.api();
-        return Answering::awaited(async move { api.call(request).await.unwrap_or_else(|never| match never {}) });
+        return Answering::awaited(async move {
+            api.call(request).await.unwrap_or_else(|never| match never {}).map(Payload::from)
+        });
     }
-    let (app, start) = (live.app(), Instant::now());
+    let (app, start) = (live.app(), Stopwatch::start());
     Answering::awaited(async move {
-        let answer = check(&app, peer, request).await.unwrap_or_else(|problem| problem.into_response());
-        app.metrics.answered(&app.meters.check, answer.status(), start);
+        let answer = check(&app, peer, request).await;
+        let answer = answer.unwrap_or_else(|problem| problem.into_response().map(Payload::from));
+        app.metrics.answered(&app.meters.check, answer.status(), &start);
         answer
     })
 }
 
-async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<Response, Problem> {
+async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<payload::Response, Problem> {
     refuse(app, Some(peer), &request)?;
     // The body and the store have time-outs of their own.
     let body = body::Body::from_request(request, &()).await?;

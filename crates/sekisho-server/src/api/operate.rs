@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::response::Response;
 use schemars::JsonSchema;
 use sekisho::clock::Timestamp;
 use sekisho::key::{Endpoint, Subject};
@@ -19,6 +18,7 @@ use super::request::{GrantBody, LATEST, OverrideBody, TargetBody};
 use crate::app::App;
 use crate::audit::{Act, Operator};
 use crate::describe::{self, PolicyView};
+use crate::payload::Response;
 use crate::respond::Problem;
 
 pub(super) async fn explain(

@@ -199,7 +199,7 @@ pub(super) struct OverrideBody {
 /// The charges of a request, and whether it listed them.
 #[derive(Debug)]
 pub(super) struct Asked {
-    pub(super) asks: SmallVec<[Ask; 1]>,
+    pub(super) asks: SmallVec<[Ask<'static>; 1]>,
     pub(super) listed: bool,
 }
 
@@ -250,7 +250,7 @@ impl ReserveBody {
 }
 
 impl ChargeBody {
-    fn ask(self) -> Result<Ask, Invalid> {
+    fn ask(self) -> Result<Ask<'static>, Invalid> {
         let who = match (self.subject, self.facts) {
             (Some(subject), None) => {
                 let endpoint = self.endpoint.map(Endpoint::new).transpose()?;

@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::{PathAndQuery, Uri};
-use axum::http::{Method, Response, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse as _;
 use hyper::body::{Body as _, Frame, SizeHint};
 use sekisho::http::fields;
@@ -31,6 +31,7 @@ use crate::caller::Caller;
 use crate::config::{Forward, Upstream};
 use crate::facts::Peer;
 use crate::outgoing::Outgoing;
+use crate::payload::{Payload, Response};
 use crate::quiet::quietly;
 use crate::respond::Problem;
 
@@ -51,11 +52,11 @@ pub(super) async fn forward(
     head: &mut Parts,
     body: Option<Body>,
     mut admission: Admission,
-) -> Response<Body> {
+) -> Response {
     let Errand { app, to, .. } = errand;
     let style = app.config.headers;
     let failed = |problem: Problem, decision: &Decision| {
-        let mut response = problem.into_response();
+        let mut response = problem.into_response().map(Payload::from);
         fields::merge(response.headers_mut(), style, decision);
         response
     };
@@ -172,7 +173,7 @@ fn pass_on(
     answer: Head,
     mut link: Link,
     (mut meter, outgoing): (Option<Meter>, Option<Outgoing>),
-) -> Response<Body> {
+) -> Response {
     let Head { status, headers, extensions, mut framing, is_kept } = answer;
     let is_without_body = framing == Framing::Nothing;
     let body = match link.whole(&mut framing) {
@@ -184,14 +185,15 @@ fn pass_on(
             if is_kept {
                 pool.keep(link);
             }
-            if is_without_body { Body::new(Unsized) } else { Body::from(body) }
+            if is_without_body { Body::new(Unsized).into() } else { Payload::Whole(body) }
         }
         None => {
             if !link.is_sent() {
                 link = link.send_by_itself();
             }
             let link = Some((Arc::clone(pool), link));
-            Body::new(Streamed { link, framing, is_kept, meter, outgoing, timeout: to.timeout, waits_since: None })
+            let timeout = to.timeout;
+            Body::new(Streamed { link, framing, is_kept, meter, outgoing, timeout, waits_since: None }).into()
         }
     };
     let mut response = Response::new(body);

@@ -3,10 +3,10 @@
 use axum::http::header::{CACHE_CONTROL, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN, SET_COOKIE};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::response::Response;
 
 use crate::app::App;
 use crate::cookie;
+use crate::payload::Response;
 use crate::respond::Problem;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

@@ -13,25 +13,27 @@ pub(crate) mod usage;
 pub(crate) mod wire;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
+use arc_swap::Guard;
 use axum::body::Body;
 use axum::http::Method;
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse as _;
+use sekisho::clock::Stopwatch;
 use sekisho::gate::Ask;
 use sekisho::http::fields;
 use sekisho::limits::{Decision, ReserveOptions, Reserved};
-use tokio::time::Instant;
 
 use crate::answering::Answering;
 use crate::app::App;
 use crate::caller::{self, Caller};
 use crate::config::{Action, FixedResponse, Route};
 use crate::facts::{self, Peer};
+use crate::live::Live;
 use crate::metrics::RouteMeter;
+use crate::payload::{Payload, Response};
 use crate::respond::Problem;
 use forward::Errand;
 
@@ -68,23 +70,26 @@ impl Found {
 }
 
 /// One request of a client. hyper calls this itself: a router and its layers would cost more than the decision.
-pub(crate) fn serve(app: Arc<App>, peer: Peer, mut head: Parts, body: Option<Body>) -> Answering {
-    let start = Instant::now();
+pub(crate) fn serve(live: &Live, peer: Peer, mut head: Parts, body: Option<Body>) -> Answering {
+    let start = Stopwatch::start();
+    // Only looked at: an owner would count itself where all threads do.
+    let app = live.glance();
     let found = match Found::of(&app, &head) {
         Ok(found) => found,
         Err(problem) => {
-            let answer = problem.into_response();
-            app.metrics.answered(&app.meters.other, answer.status(), start);
+            let answer = refused(problem);
+            app.metrics.answered(&app.meters.other, answer.status(), &start);
             return Answering::known(answer);
         }
     };
     if let Found::Route(place) = found
         && let Some(answer) = at_once(&app, &app.config.routes[place], peer, &head)
     {
-        let answer = answer.unwrap_or_else(IntoResponse::into_response);
-        app.metrics.answered(found.meter(&app), answer.status(), start);
+        let answer = answer.unwrap_or_else(refused);
+        app.metrics.answered(found.meter(&app), answer.status(), &start);
         return Answering::known(answer);
     }
+    let app = Guard::into_inner(app);
     Answering::awaited(async move {
         // What only few requests need has a box of its own, so that others do not carry it.
         let answer = match found {
@@ -92,8 +97,8 @@ pub(crate) fn serve(app: Arc<App>, peer: Peer, mut head: Parts, body: Option<Bod
             Found::Elevation(_) => Box::pin(elevation::answer(&app, peer, head, body)).await,
             Found::Route(place) => govern(&app, &app.config.routes[place], peer, &mut head, body).await,
         };
-        let answer = answer.unwrap_or_else(IntoResponse::into_response);
-        app.metrics.answered(found.meter(&app), answer.status(), start);
+        let answer = answer.unwrap_or_else(refused);
+        app.metrics.answered(found.meter(&app), answer.status(), &start);
         answer
     })
 }
@@ -126,6 +131,7 @@ async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Pro
         "/api/config/usage" => status::usage(app, peer, &head.headers).await,
         _ => Ok("ok".into_response()),
     }
+    .map(|answer| answer.map(Payload::from))
 }
 
 /// The place of the route for a request.
@@ -220,7 +226,8 @@ async fn govern(
                 Reserved::Admitted(admission) => {
                     let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
                     let errand = Errand { app, to, peer, is_trusted, caller: &caller };
-                    forward::forward(errand, head, body, admission).await
+                    // In a box of its own, or it would be moved with every future around it.
+                    Box::pin(forward::forward(errand, head, body, admission)).await
                 }
             }
         }
@@ -229,12 +236,18 @@ async fn govern(
     Ok(answer)
 }
 
-fn asks(app: &App, route: &Route, client: IpAddr, caller: &Caller, head: &Parts) -> Result<[Ask; 1], Problem> {
+fn asks<'a>(
+    app: &App,
+    route: &'a Route,
+    client: IpAddr,
+    caller: &Caller,
+    head: &Parts,
+) -> Result<[Ask<'a>; 1], Problem> {
     let who = facts::who(app, &route.policy, client, caller, Some(&route.endpoint), &head.headers)?;
-    Ok([Ask { policy: route.policy.clone(), who, cost: route.cost.clone() }])
+    Ok([Ask { policy: (&*route.policy).into(), who, cost: route.cost.clone() }])
 }
 
-async fn reserve(app: &App, asks: &[Ask]) -> Result<Reserved, Problem> {
+async fn reserve(app: &App, asks: &[Ask<'_>]) -> Result<Reserved, Problem> {
     let options = ReserveOptions::default();
     let reserved = match app.gate.reserve_at_once(asks, &options) {
         Some(reserved) => reserved,
@@ -247,7 +260,7 @@ async fn reserve(app: &App, asks: &[Ask]) -> Result<Reserved, Problem> {
     Ok(reserved)
 }
 
-async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask], head: &Parts) -> Result<Response, Problem> {
+async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask<'_>], head: &Parts) -> Result<Response, Problem> {
     let decision = app.gate.check(asks).await.map_err(|error| app.problem(&error))?;
     if !decision.allowed {
         return Ok(denied(app, &decision));
@@ -263,7 +276,7 @@ async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask], head: &Parts) -
 }
 
 fn fixed_answer(app: &App, fixed: &FixedResponse, decision: &Decision) -> Response {
-    let mut response = Response::new(Body::from(fixed.body.clone()));
+    let mut response = Response::new(fixed.body.clone().into());
     *response.status_mut() = fixed.status;
     fields::add(response.headers_mut(), app.config.headers, decision);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -278,5 +291,9 @@ async fn turn(decision: &Decision) {
 }
 
 fn denied(app: &App, decision: &Decision) -> Response {
-    sekisho::http::denied(decision, app.config.headers).map(Body::from)
+    sekisho::http::denied(decision, app.config.headers).map(Payload::from)
+}
+
+fn refused(problem: Problem) -> Response {
+    problem.into_response().map(Payload::from)
 }

@@ -112,7 +112,7 @@ impl GateLayer {
         (self.releases)(status)
     }
 
-    pub(super) fn ask(&self, head: &Parts) -> Result<Ask, Problem> {
+    pub(super) fn ask(&self, head: &Parts) -> Result<Ask<'_>, Problem> {
         let peer = (self.peer)(head);
         let client = peer.map(|peer| facts::client(&self.proxies, peer, &head.headers));
         let endpoint = self.endpoint.as_ref().and_then(|read| read(head)).map(|template| label(&template));
