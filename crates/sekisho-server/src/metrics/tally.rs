@@ -189,10 +189,10 @@ mod tests {
     #[test]
     fn what_is_counted_elsewhere_never_shrinks() {
         let tally = Tally::new();
-        [5, 3, 7].map(|value| tally.absolute(value));
+        [5, 3, 7].iter().for_each(|value| tally.absolute(*value));
         assert_eq!(tally.total(), 7);
         let level = Level::new();
-        [5.0, 3.0].map(|value| level.set(value));
+        [5.0, 3.0].iter().for_each(|value| level.set(*value));
         assert_eq!(level.height(), 3.0);
     }
 }
