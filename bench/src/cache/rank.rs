@@ -13,7 +13,7 @@ use crate::measure::row;
 
 const MEMBERS: usize = 1_000_000;
 /// As the cache tells of them.
-const AT_A_TIME: usize = 150;
+const AT_A_TIME: usize = 220;
 const DAY: Duration = Duration::from_secs(86_400);
 
 pub(super) fn run() -> anyhow::Result<()> {

@@ -34,6 +34,7 @@ impl Key {
         }
     }
 
+    #[inline]
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -30,11 +30,13 @@ mod fill;
 mod flight;
 mod form;
 mod get;
+mod gone;
 mod health;
 #[cfg(feature = "http-origin")]
 mod http;
 mod key;
 mod l1;
+mod name;
 mod origin;
 mod owed;
 mod pattern;
