@@ -247,7 +247,7 @@ mod tests {
         ];
         let limits = Limits::new(policies, Arc::new(store.clone())).unwrap();
         let gate = Gate::new(limits, HashMap::new(), BackendKind::Memory);
-        let ask = |policy: &str| {
+        let ask = |policy: &'static str| {
             let who = Who::Subject { subject: Subject::new("a").unwrap(), endpoint: None };
             [Ask { policy: policy.into(), who, cost: Cost::default() }]
         };

@@ -20,8 +20,8 @@ use crate::clock::Reader;
 use crate::error::Error;
 
 /// Keys in one call: few enough that it keeps Redis for less than two milliseconds, also when a million have scores and none
-/// of these is at hand. That takes up to 8 µs each. And as many as that a thousand accesses are five calls at the most, however few of
-/// them are for the same key.
+/// of these is at hand. That takes up to 8 µs each. And so many that a thousand accesses in a second are five calls at the most, however few
+/// of them are for the same key.
 const BATCH: usize = 220;
 pub(super) const QUEUE_BATCH: usize = 25;
 /// So many keys do not wait for the next flush.
@@ -99,25 +99,19 @@ impl Counts {
         clock: Arc<Reader>,
     ) -> (Arc<Self>, oneshot::Sender<()>) {
         let (alive, mut over) = oneshot::channel();
-        let (every, within) = (refresh.terms.flush_every, refresh.terms.flush_within);
+        let every = refresh.terms.flush_every;
         let (seen, many, health) = (Mutex::default(), Notify::new(), Health::new("scores", cache));
         let counts = Arc::new(Self { refresh, cache: cache.to_owned(), has_origin, seen, many, health, clock });
         let flushing = Arc::clone(&counts);
         tokio::spawn(async move {
-            let (mut is_over, mut waited) = (false, Duration::ZERO);
+            let mut is_over = false;
             while !is_over {
                 tokio::select! {
                     _ = &mut over => is_over = true,
-                    () = sleep(every) => waited += every,
+                    () = sleep(every) => {}
                     () = flushing.many.notified() => {}
                 }
-                if is_over || waited >= within {
-                    flushing.flush().await;
-                    waited = Duration::ZERO;
-                } else if flushing.flush_full().await {
-                    // What was left over came after what was told, and has not waited yet.
-                    waited = Duration::ZERO;
-                }
+                flushing.flush().await;
             }
         });
         (counts, alive)
@@ -162,22 +156,6 @@ impl Counts {
     /// time.
     pub(in crate::cache) async fn flush(&self) {
         let all = std::mem::take(&mut *self.seen.lock());
-        self.tell(&all).await;
-    }
-
-    /// The same with as much as fills calls, the oldest first; what is left over waits for more. False: there was not enough for one.
-    async fn flush_full(&self) -> bool {
-        let full = {
-            let mut seen = self.seen.lock();
-            let full = seen.len() - seen.len() % BATCH;
-            let rest = seen.split_off(full);
-            std::mem::replace(&mut *seen, rest)
-        };
-        self.tell(&full).await;
-        !full.is_empty()
-    }
-
-    async fn tell(&self, all: &[Seen]) {
         let mut due = Vec::new();
         for batch in all.chunks(BATCH) {
             self.flush_batch(batch, &mut due).await;

@@ -23,10 +23,8 @@ pub struct Terms {
     pub min_score: f64,
     /// How often a request is repeated after a failure, 3 at most.
     pub retries: u32,
-    /// Accesses are told to the store so often, as far as they fill calls.
+    /// Accesses are told to the store so often.
     pub flush_every: Duration,
-    /// Those that do not fill one are told after so long.
-    pub flush_within: Duration,
     /// A job whose worker has died goes on after so long. It is renewed while the worker lives.
     pub lease: Duration,
     /// A worker with nothing to do looks so often.
@@ -41,7 +39,6 @@ impl Default for Terms {
             min_score: 10.0,
             retries: 3,
             flush_every: Duration::from_secs(1),
-            flush_within: Duration::from_secs(10),
             lease: Duration::from_secs(10),
             poll: Duration::from_secs(1),
         }
@@ -57,7 +54,6 @@ impl Terms {
         let (millis, seconds) = (Duration::from_millis, Duration::from_secs);
         within("after", self.after, seconds(1), seconds(100 * 365 * 86_400))?;
         within("flush_every", self.flush_every, millis(10), seconds(1))?;
-        within("flush_within", self.flush_within, self.flush_every, seconds(60))?;
         within("lease", self.lease, millis(300), seconds(3_600))?;
         within("poll", self.poll, millis(5), seconds(5))?;
         if self.jitter_percent > 50 {

@@ -84,13 +84,7 @@ pub(crate) async fn claim(store: &dyn RefreshStore, token: &Token, lease: Durati
 
 /// Quick ones, so that tests need not wait.
 pub(crate) fn quick() -> Terms {
-    Terms {
-        flush_every: ms(20),
-        flush_within: ms(20),
-        poll: ms(20),
-        lease: Duration::from_secs(10),
-        ..Terms::default()
-    }
+    Terms { flush_every: ms(20), poll: ms(20), lease: Duration::from_secs(10), ..Terms::default() }
 }
 
 /// A cache on Redis that refreshes, and a pace of its own connection.
