@@ -4,6 +4,8 @@
 
 mod support;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use support::TestServer;
 
@@ -140,7 +142,9 @@ fn only_json_up_to_a_size() {
 fn reservations() {
     let server = TestServer::start(POLICIES);
     let id = server.post("/v1/reserve", json!({ "policy": "demo", "subject": "a" })).expect(200)["reservation"].clone();
+    // Whose lease is over where nobody knows it.
     let other = TestServer::start(POLICIES);
+    other.clock.advance(Duration::from_secs(61));
     for path in ["/v1/settle", "/v1/release"] {
         let field = |reply: Value| reply["field"].as_str().unwrap_or_default().to_owned();
         assert_eq!(field(other.post(path, json!({ "reservation": id })).expect(404)), "reservation");
@@ -162,6 +166,7 @@ fn reservations() {
     let body = json!({ "policy": "demo", "subject": "b", "idempotency_key": "" });
     assert_eq!(server.post("/v1/reserve", body).expect(400)["field"], "idempotency_key");
     assert_eq!((server.counted("demo", "a"), server.counted("demo", "b")), ((0, 1), (0, 0)));
+    assert_eq!(other.counted("demo", "a"), (0, 0));
 }
 
 #[test]
