@@ -102,7 +102,7 @@ pub(super) fn run() -> anyhow::Result<()> {
     heard(&server, &tiered, &draws[0], |work| runtime.block_on(work))
 }
 
-/// Answers from memory a second, and for how many seconds: the fewer there are the longer they wait to be told together.
+/// Answers from memory a second, and for how many seconds.
 const PACES: [(u32, u64); 4] = [(100, 30), (1_000, 20), (10_000, 10), (100_000, 10)];
 
 /// What Redis is asked for while all answers come from memory: scores, and apart from them whether it is still there, ten times a
