@@ -227,3 +227,23 @@ pub(crate) async fn count(State(app): State<Arc<App>>, request: Request, next: N
     app.metrics.answered(&route, answer.status(), &start);
     answer
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_counts_more_statuses_than_it_is_expected_to_have() {
+        let metrics = Metrics::default();
+        let route = metrics.route("api", "/x");
+        let statuses = 400..400 + 2 * USUAL_STATUSES as u16;
+        for status in statuses.clone().chain(statuses.clone()) {
+            metrics.answered(&route, StatusCode::from_u16(status).unwrap(), &Stopwatch::start());
+        }
+        let text = metrics.rendered();
+        for status in statuses {
+            let line = format!("sekisho_http_requests_total{{door=\"api\",route=\"/x\",status=\"{status}\"}} 2\n");
+            assert!(text.contains(&line), "{line}{text}");
+        }
+    }
+}
