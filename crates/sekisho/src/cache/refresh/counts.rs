@@ -19,10 +19,6 @@ use crate::cache::value::Body;
 use crate::clock::Reader;
 use crate::error::Error;
 
-/// Keys in one call: few enough that it keeps Redis for less than two milliseconds, also when a million have scores and none
-/// of these is at hand. That takes up to 8 µs each. And so many that a thousand accesses in a second are five calls at the most, however few
-/// of them are for the same key.
-const BATCH: usize = 220;
 pub(super) const QUEUE_BATCH: usize = 25;
 /// So many keys do not wait for the next flush.
 const MANY: usize = 10_000;
@@ -157,8 +153,11 @@ impl Counts {
     pub(in crate::cache) async fn flush(&self) {
         let all = std::mem::take(&mut *self.seen.lock());
         let mut due = Vec::new();
-        for batch in all.chunks(BATCH) {
+        let mut left = all.as_slice();
+        while !left.is_empty() {
+            let (batch, rest) = left.split_at(left.len().min(self.refresh.store.count_at_once().max(1)));
             self.flush_batch(batch, &mut due).await;
+            left = rest;
         }
         for wishes in due.chunks(QUEUE_BATCH) {
             let queue = self.refresh.store.queue(wishes, Reason::Stale);

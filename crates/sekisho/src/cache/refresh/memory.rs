@@ -176,6 +176,10 @@ impl RefreshStore for MemoryRefresh {
         Box::pin(async move { Ok(self.add(accesses)) })
     }
 
+    fn count_at_once(&self) -> usize {
+        1_000
+    }
+
     fn scores<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<f64>> {
         Box::pin(async move {
             let state = self.state.lock();

@@ -18,6 +18,9 @@ pub trait RefreshStore: fmt::Debug + Send + Sync + 'static {
     /// Adds accesses. Returns the scores after it, in the same order.
     fn count<'a>(&'a self, accesses: &'a [(Key, u64)]) -> StoreFuture<'a, Vec<f64>>;
 
+    /// How many keys a call of [`Self::count`] should tell of at the most.
+    fn count_at_once(&self) -> usize;
+
     /// 0 for what nobody has asked for.
     fn scores<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<f64>>;
 

@@ -243,3 +243,17 @@ async fn script_atomicity_while_scores_decay() {
     }
     assert!(between > 0, "no access came between");
 }
+
+#[tokio::test]
+async fn among_very_many_fewer_are_told_of_at_once() {
+    let server = RedisServer::start();
+    let store = on_redis(&server.url(), Ranking::default(), Arc::new(WallClock::default())).await;
+    let unknown = store.count_at_once();
+    count(&store, "k", 1).await;
+    let few = store.count_at_once();
+    let fill = "for i = 1, 100000 do redis.call('ZADD', KEYS[1], i, 'k' .. i) end";
+    server.command(&["EVAL", fill, "1", RANK]).expect_success();
+    count(&store, "k", 1).await;
+    let many = store.count_at_once();
+    assert!(many < few && unknown == many, "{unknown} before anything is known, {few} among one, {many} among 100,001");
+}

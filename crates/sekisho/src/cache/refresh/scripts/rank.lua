@@ -25,7 +25,7 @@ end
 
 local ops = {}
 
--- pairs of member and accesses → their scores
+-- pairs of member and accesses → their scores, then how many members there are
 function ops.count(job, a, count)
   local now, epoch = worth(job)
   if epoch then
@@ -42,6 +42,7 @@ function ops.count(job, a, count)
       scores[#scores + 1] = exact(tonumber(score) * now)
     end
   end
+  scores[#scores + 1] = call('ZCARD', job.ranks)
   return scores
 end
 
