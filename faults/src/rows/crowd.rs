@@ -14,7 +14,7 @@ use crate::clock::{now, pass};
 use crate::ledger::Op;
 use crate::load::Mix;
 use crate::outage::{Outage, WARM};
-use crate::report::{Line, Target, percent, time};
+use crate::report::{Line, Target, time};
 use crate::rig::{Instance, Rig, Settings};
 
 pub(crate) const STRANGERS: u64 = 1_000_000;
@@ -119,8 +119,8 @@ pub(super) fn strangers(seed: u64) -> Result<Vec<Line>> {
 }
 
 fn victims(outage: &Outage, rig: &Rig) -> Line {
-    let line = outage.over_carried(rig);
-    let share = line.weight;
-    Line::new("over the limit, subjects at three times theirs", "10 %", percent(share.max(0.0)), share <= 0.10)
-        .toward(Target::OverSeen, share)
+    const BOUND: f64 = 0.10;
+    let line = outage.over_within(rig, "", BOUND, Target::OverSeen);
+    let share = line.weight + BOUND;
+    Line { figure: "over the limit, subjects at three times theirs".to_owned(), weight: share, ..line }
 }
