@@ -87,7 +87,7 @@ impl Inner {
     }
 
     async fn write_back_some(&self) -> Round {
-        let owed = self.local.longest_owed(BATCH);
+        let owed = self.local.next_owed(BATCH);
         let reachable: Vec<_> = owed.iter().filter(|target| self.store.is_reachable(target)).collect();
         let paid = join_all(reachable.iter().map(|target| self.pay(target, self.is_settling(target)))).await;
         let some_are = |wanted: Paid| paid.iter().any(|paid| paid.as_ref().is_ok_and(|paid| *paid == wanted));

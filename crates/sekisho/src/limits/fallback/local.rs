@@ -56,6 +56,8 @@ struct Books {
     debts: HashMap<Fingerprint, Box<Debt>>,
     /// Oldest first, by their numbers: one that was paid and owed anew has a new one.
     order: VecDeque<(Fingerprint, u64)>,
+    /// Those that were asked for again since it was last their turn. They are told first: others decide for them as well.
+    asked: VecDeque<Fingerprint>,
     last: u64,
     /// By the address of the policy, which is kept with it.
     parts: HashMap<usize, (Arc<Policy>, Arc<Policy>)>,
@@ -71,6 +73,7 @@ struct Books {
 struct Debt {
     target: Target,
     number: u64,
+    is_asked: bool,
     /// What was begun with, by which policy, if anything was decided since the last parcel was closed.
     first: Option<(Record, Arc<Policy>)>,
     /// On its way, or to be sent again: whether it has arrived is not known.
@@ -220,6 +223,7 @@ impl Local {
         let print = self.memory.fingerprint(target);
         let is_known = books.debts.get(&print).map(|debt| debt.first.is_some());
         if is_known == Some(true) {
+            books.note_asked(print);
             return Ok(part);
         }
         let seen = self.seen.get(&print);
@@ -238,7 +242,7 @@ impl Local {
         let debt = debts.entry(print).or_insert_with(|| {
             *last += 1;
             order.push_back((print, *last));
-            Box::new(Debt { target: target.clone(), number: *last, first: None, parcel: None })
+            Box::new(Debt { target: target.clone(), number: *last, is_asked: false, first: None, parcel: None })
         });
         debt.first = Some((first, Arc::clone(&part.policy)));
         self.debts.store(debts.len(), Ordering::Relaxed);
@@ -335,16 +339,25 @@ impl Local {
         if books.debts.is_empty() {
             books.doubtful.clear();
             books.order.clear();
+            books.asked.clear();
             books.untold.clear();
             self.untold.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Some targets that the store is owed something for, those that have waited longest first. They go to the end of the
-    /// line.
-    pub(super) fn longest_owed(&self, most: usize) -> Vec<Target> {
+    /// Some targets that the store is owed something for: up to half of them those that are asked for, then those that have waited
+    /// longest, which go to the end of the line. Whoever is asked for may be at a server that is away.
+    pub(super) fn next_owed(&self, most: usize) -> Vec<Target> {
         let mut books = self.books.lock();
+        let Books { debts, asked, .. } = &mut *books;
         let mut targets = Vec::new();
+        while targets.len() < most / 2
+            && let Some(print) = asked.pop_front()
+        {
+            let Some(debt) = debts.get_mut(&print).filter(|debt| debt.is_asked) else { continue };
+            debt.is_asked = false;
+            targets.push(debt.target.clone());
+        }
         for _ in 0..books.order.len() {
             if targets.len() == most {
                 break;
@@ -419,6 +432,13 @@ impl Books {
             self.share = Some(share);
         }
         share
+    }
+
+    fn note_asked(&mut self, print: Fingerprint) {
+        if let Some(debt) = self.debts.get_mut(&print).filter(|debt| !debt.is_asked) {
+            debt.is_asked = true;
+            self.asked.push_back(print);
+        }
     }
 
     /// By a share that was settled on.

@@ -229,6 +229,27 @@ async fn whoever_comes_after_the_books_are_full_begins_where_they_were_seen_all_
     assert!(!is_admitted(&limits, "half").await);
 }
 
+/// They wait behind all who came once, and all the others would decide for them without what was admitted here.
+#[tokio::test]
+async fn f50_the_store_is_told_first_of_those_who_are_asked_for() {
+    let (_, fallback, limits) = cut_off(1_000_000, &[]).await;
+    for stranger in 0..1_000 {
+        is_admitted(&limits, &format!("x{stranger}")).await;
+    }
+    let owed = || -> Vec<String> {
+        let owed = fallback.inner.local.next_owed(4);
+        owed.iter().map(|target| target.subject.as_str().to_owned()).collect()
+    };
+    assert_eq!(owed(), ["x0", "x1", "x2", "x3"]);
+    for victim in ["x900", "x800", "x900", "x700"] {
+        is_admitted(&limits, victim).await;
+    }
+    assert_eq!(owed(), ["x900", "x800", "x4", "x5"], "half of them, in the order of their coming");
+    assert_eq!(owed(), ["x700", "x6", "x7", "x8"], "once");
+    is_admitted(&limits, "x800").await;
+    assert_eq!(owed(), ["x800", "x9", "x10", "x11"], "and again when it comes again");
+}
+
 #[tokio::test]
 async fn memory_is_bounded_in_an_outage_as_it_is_without_a_store() {
     let (_, fallback, limits) = cut_off(1_000, &[]).await;
