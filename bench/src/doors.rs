@@ -16,12 +16,13 @@ use prost::Message as _;
 use sekisho_testkit::RedisServer;
 use tempfile::TempDir;
 
-use self::load::{Load, get, post};
+use self::load::{Load, get, get_for, post};
 use self::process::{Server, flask, nginx, sekisho, throttlecrab, trivial};
 use crate::measure::{median, ratio, row};
 
 const ROUNDS: usize = 9;
 const SUBJECTS: usize = 20_000;
+const MANY: &str = "20,000 clients";
 /// A limit that is never reached.
 const OPEN: &str = "{ algorithm: gcra, limit: 1000000000, window: 1s }";
 
@@ -184,13 +185,17 @@ fn grpc(dir: &TempDir) {
     table("gRPC `ShouldRateLimit` in memory", &["tonic that only answers", "sekisho"], &figures);
 }
 
-const ZONE: &str = "limit_req_zone $binary_remote_addr zone=one:10m rate=1000000r/s;";
+/// Both count clients by address, and believe who is before them.
+const ZONE: &str = "set_real_ip_from 127.0.0.1;\nreal_ip_header X-Forwarded-For;\n\
+                    limit_req_zone $binary_remote_addr zone=one:10m rate=1000000r/s;";
+const BY_ADDRESS: &str = "trusted_proxies: [127.0.0.1]\npolicies: { open: { subject: ip, rules: [RULE] } }";
 const LIMIT: &str = "limit_req zone=one burst=1000000 nodelay;";
 
 fn respond(dir: &TempDir) {
     let config = format!(
-        "listen: LISTEN\napi: API\ngrpc: off\npolicies: {{ open: {{ subject: ip, rules: [{OPEN}] }} }}\nroutes:\n  \
-         - {{ match: {{ path: / }}, policy: open, respond: {{ status: 200, json: {{ message: ok }} }} }}\n"
+        "listen: LISTEN\napi: API\ngrpc: off\n{}\nroutes:\n  \
+         - {{ match: {{ path: / }}, policy: open, respond: {{ status: 200, json: {{ message: ok }} }} }}\n",
+        BY_ADDRESS.replace("RULE", OPEN)
     );
     let ours = sekisho(dir.path(), &config, "LISTEN");
     // `return` alone would answer before the limit is looked at.
@@ -198,17 +203,20 @@ fn respond(dir: &TempDir) {
         "location / {{ {LIMIT} try_files /nothing @answer; }}\nlocation @answer {{ default_type application/json; return 200 '{{\"message\":\"ok\"}}'; }}"
     );
     let (nginx, axum) = (nginx(dir.path(), ZONE, &server), trivial("axum"));
-    let load = get("/");
-    let figures = contest(&[(&nginx, &load), (&ours, &load), (&axum, &load)], || ());
-    table("a fixed answer under one rule", &["nginx, limit_req", "sekisho, `respond`", "axum, no limit"], &figures);
+    let names = ["nginx, limit_req", "sekisho, `respond`", "axum, no limit"];
+    for (whom, load) in [("one client", get("/")), (MANY, get_for("/", subjects()))] {
+        let figures = contest(&[(&nginx, &load), (&ours, &load), (&axum, &load)], || ());
+        table(&format!("a fixed answer under one rule, {whom}"), &names, &figures);
+    }
 }
 
 fn proxy(dir: &TempDir) {
     let upstream =
         nginx(dir.path(), "", "location / { default_type text/plain; return 200 'hello from the upstream'; }");
     let config = format!(
-        "listen: LISTEN\napi: API\ngrpc: off\npolicies: {{ open: {{ subject: ip, rules: [{OPEN}] }} }}\nroutes:\n  \
+        "listen: LISTEN\napi: API\ngrpc: off\n{}\nroutes:\n  \
          - {{ match: {{ path: / }}, policy: open, upstream: \"http://127.0.0.1:{}\" }}\n",
+        BY_ADDRESS.replace("RULE", OPEN),
         upstream.port
     );
     let ours = sekisho(dir.path(), &config, "LISTEN");
@@ -220,14 +228,16 @@ fn proxy(dir: &TempDir) {
         "location / {{ {LIMIT} proxy_http_version 1.1; proxy_set_header Connection ''; proxy_pass http://up; }}"
     );
     let nginx = nginx(dir.path(), &http, &server);
-    let load = get("/");
     let before = ours.rss();
-    let figures = contest(&[(&nginx, &load), (&ours, &load), (&upstream, &load)], || ());
     let names = ["nginx, proxy_pass and limit_req", "sekisho", "the upstream alone"];
-    table("proxying to a local nginx under one rule", &names, &figures);
+    let mut pace = 0.0;
+    for (whom, load) in [("one client", get("/")), (MANY, get_for("/", subjects()))] {
+        let figures = contest(&[(&nginx, &load), (&ours, &load), (&upstream, &load)], || ());
+        table(&format!("proxying to a local nginx under one rule, {whom}"), &names, &figures);
+        // Half of what the gateway can do.
+        pace = median(&figures[1].rates) / 2.0;
+    }
     println!("\nMemory of sekisho before and after: {before:.1} and {:.1} MiB", ours.rss());
-    // Half of what the gateway can do.
-    let pace = median(&figures[1].rates) / 2.0;
     let half = Load { pace: Some(pace), lasts: Duration::from_secs(2), ..get("/") };
     let mut added = Vec::new();
     println!(

@@ -41,6 +41,13 @@ pub(crate) fn get(path: &str) -> Load {
     Load::of(vec![request])
 }
 
+/// The same from many clients, behind something that says where each comes from.
+pub(crate) fn get_for(path: &str, clients: impl Iterator<Item = String>) -> Load {
+    let request =
+        |client| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nx-forwarded-for: {client}\r\n\r\n").into_bytes();
+    Load::of(clients.map(request).collect())
+}
+
 pub(crate) fn post(path: &str, bodies: impl Iterator<Item = String>) -> Load {
     let request = |body: String| {
         let length = body.len();
