@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -14,11 +14,11 @@ use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Version};
 use hyper::body::{Body as _, Incoming};
-use hyper::rt::{Read, Write};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::graceful::Watcher;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -28,9 +28,11 @@ use crate::conduct::{Answer, Conduct, Turn};
 use crate::config::Connections;
 use crate::crowd::{Crowd, Full, Place};
 use crate::facts::Peer;
+use crate::guests::Guest;
 use crate::live::Live;
 use crate::pace::Paced;
 use crate::payload::{Payload, Response};
+use crate::plain::{self, Left, Rest, Rewound};
 use crate::quiet::quietly;
 use crate::respond::Problem;
 use crate::socket::Socket;
@@ -77,14 +79,14 @@ impl Door {
         admit(&self.crowd, is_one.then(|| peer.ip()), &app.config.connections)
     }
 
-    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher, place: Place) {
-        if let Err(error) = self.run(stream, peer, watcher).await {
+    pub(crate) async fn serve(self, stream: TcpStream, peer: SocketAddr, guest: Guest, place: Place) {
+        if let Err(error) = self.run(stream, peer, guest).await {
             tracing::debug!(%error, "a connection ended early");
         }
         drop(place);
     }
 
-    async fn run(self, stream: TcpStream, peer: SocketAddr, watcher: Watcher) -> io::Result<()> {
+    async fn run(self, stream: TcpStream, peer: SocketAddr, guest: Guest) -> io::Result<()> {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
         let limits = self.live.app().config.connections;
@@ -97,7 +99,7 @@ impl Door {
                 if !conduct.is_h2() {
                     stream.get_mut().0.expect_heads(Arc::clone(&conduct), &limits);
                 }
-                self.talk(TokioIo::new(stream), conduct, peer, watcher, &limits).await
+                self.talk(stream, conduct, peer, guest, &limits).await
             }
             None => {
                 let is_h2 = timeout(limits.header_timeout, begins_as_h2(&stream)).await??;
@@ -106,33 +108,47 @@ impl Door {
                 if !conduct.is_h2() {
                     stream.expect_heads(Arc::clone(&conduct), &limits);
                 }
-                self.talk(TokioIo::new(stream), conduct, peer, watcher, &limits).await
+                self.talk(stream, conduct, peer, guest, &limits).await
             }
         }
     }
 
     async fn talk<I>(
         self,
-        io: I,
+        mut io: I,
         conduct: Arc<Conduct>,
         peer: Peer,
-        watcher: Watcher,
+        mut guest: Guest,
         limits: &Connections,
     ) -> io::Result<()>
     where
-        I: Read + Write + Unpin + Send + 'static,
+        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let (own, limits) = (Arc::clone(&conduct), *limits);
+        let rest = if conduct.is_h2() {
+            None
+        } else {
+            let answer = |head, body| serve(&self.live, self.side, peer, head, body);
+            match plain::serve(&mut io, &mut guest, &conduct, answer).await? {
+                Left::Nobody => return Ok(()),
+                Left::Request(rest) => Some(rest),
+            }
+        };
+        let Rest { came, answer } = rest.unwrap_or_default();
+        let io = TokioIo::new(Rewound { came, io });
+        let (own, limits, known) = (Arc::clone(&conduct), *limits, Mutex::new(answer));
         let service = service_fn(move |request: hyper::Request<Incoming>| {
-            let turn = own.begin();
             let is_h1 = request.version() < Version::HTTP_2;
+            if let Some((answer, turn)) = known.lock().take() {
+                return Serving { is_h1, answering: known_already(answer, request), turn: Some(turn) };
+            }
+            let turn = own.begin();
             let answering = begin(&self.live, self.side, peer, &own, request, &limits);
             Serving { is_h1, answering, turn: Some(turn) }
         });
         let ended = if conduct.is_h2() {
             let connection = http2(MAX_STREAMS, MAX_HEAD_BYTES, limits.header_timeout).serve_connection(io, service);
             tokio::select! {
-                ended = watcher.watch(connection) => ended,
+                ended = guest.attend(connection, |connection| connection.graceful_shutdown()) => ended,
                 reason = conduct.misuse(&limits) => return Err(io::Error::other(reason)),
             }
         } else {
@@ -141,7 +157,7 @@ impl Door {
                 .max_header_size(MAX_HEAD_BYTES)
                 .max_buf_size(MAX_BUFFER)
                 .serve_connection(io, service);
-            pin!(watcher.watch(connection)).await
+            guest.attend(connection, |connection| connection.graceful_shutdown()).await
         };
         ended.map_err(io::Error::other)
     }
@@ -249,6 +265,23 @@ fn begin(
     })
 }
 
+/// The body of such a request was read with its head, and came once more.
+fn known_already(answer: Response, request: hyper::Request<Incoming>) -> Answering {
+    let body = request.into_body();
+    if body.is_end_stream() {
+        return Answering::known(answer);
+    }
+    let (body, leftover) = leftover::lend(body);
+    drop(body);
+    Answering::awaited(async move {
+        if let Some(rest) = leftover.rest() {
+            // All of it is there.
+            let _ = rest.read_away(false).await;
+        }
+        answer
+    })
+}
+
 /// What callers of the API send is short, and has a time for all of it.
 fn paced<B>(body: B, side: Side, limits: &Connections) -> Paced<B> {
     let body = Paced::new(body, limits);
@@ -280,6 +313,7 @@ pub(crate) fn unix_seconds() -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
     use std::task::Waker;
 
     use futures_util::stream;

@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::server::graceful::GracefulShutdown;
 use sekisho::backend::Backend;
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -17,6 +16,7 @@ use crate::config::Config;
 use crate::connection::{Door, Side};
 use crate::crew::Crew;
 use crate::envoy::grpc::Grpc;
+use crate::guests::Guests;
 use crate::live::{Handle, Live};
 use crate::quiet::quietly;
 use crate::start::{StartError, open_store};
@@ -106,7 +106,7 @@ impl Server {
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let Addresses { gateway, api, grpc } = self.addresses;
         tracing::info!(%gateway, %api, grpc = grpc.map(tracing::field::display), "serving");
-        let connections = GracefulShutdown::new();
+        let connections = Guests::new();
         let (grpc_listener, grpc) = self.grpc.unzip();
         let (stopping, stopped) = watch::channel(false);
         let app = self.live.app();
@@ -157,7 +157,7 @@ impl Server {
         }
         // The listeners are closed by now, so that nobody new is told to wait.
         tracing::info!(open = connections.count(), "stopping");
-        if tokio::time::timeout(STOP_TIMEOUT, connections.shutdown()).await.is_err() {
+        if tokio::time::timeout(STOP_TIMEOUT, connections.see_out()).await.is_err() {
             tracing::warn!("some requests were cut off: they took longer than {STOP_TIMEOUT:?} to finish");
         }
         let refreshed = async { while workers.join_next().await.is_some() {} };
@@ -201,7 +201,7 @@ async fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, 
 }
 
 /// Until nobody is connected any more, or for so long.
-async fn drained(connections: &GracefulShutdown, longest: Duration) {
+async fn drained(connections: &Guests, longest: Duration) {
     let everybody_left = async {
         while connections.count() > 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -221,13 +221,13 @@ async fn upkeep(live: &Live) {
     }
 }
 
-async fn accept(listener: TcpListener, door: Door, connections: &GracefulShutdown, crew: &Crew) {
+async fn accept(listener: TcpListener, door: Door, connections: &Guests, crew: &Crew) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
                 if let Some(place) = door.admit(peer) {
-                    let (door, watcher) = (door.clone(), connections.watcher());
-                    crew.serve(stream, move |stream| door.serve(stream, peer, watcher, place));
+                    let (door, guest) = (door.clone(), connections.enter());
+                    crew.serve(stream, move |stream| door.serve(stream, peer, guest, place));
                 }
             }
             Err(error) => {

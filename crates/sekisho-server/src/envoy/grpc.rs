@@ -12,7 +12,6 @@ use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -30,6 +29,7 @@ use super::messages::{RateLimitRequest, RateLimitResponse};
 use crate::connection::{PREFACE, admit, begins_as_h2, http2};
 use crate::crew::Crew;
 use crate::crowd::{Crowd, Place};
+use crate::guests::{Guest, Guests};
 use crate::live::Live;
 use crate::quiet::quietly;
 use crate::socket::Socket;
@@ -68,7 +68,7 @@ impl Grpc {
     }
 
     /// Accepts until it is dropped.
-    pub(crate) async fn serve(&self, listener: TcpListener, connections: &GracefulShutdown, crew: &Crew) {
+    pub(crate) async fn serve(&self, listener: TcpListener, connections: &Guests, crew: &Crew) {
         for name in NAMES {
             self.reporter.set_service_status(name, ServingStatus::Serving).await;
         }
@@ -77,8 +77,8 @@ impl Grpc {
                 Ok((stream, _)) => {
                     // Envoys come from few addresses, with many connections each.
                     if let Some(place) = admit(&self.crowd, None, &self.live.app().config.connections) {
-                        let (grpc, watcher) = (self.clone(), connections.watcher());
-                        crew.serve(stream, move |stream| grpc.connect(stream, watcher, place));
+                        let (grpc, guest) = (self.clone(), connections.enter());
+                        crew.serve(stream, move |stream| grpc.connect(stream, guest, place));
                     }
                 }
                 Err(error) => {
@@ -104,39 +104,39 @@ impl Grpc {
         }
     }
 
-    async fn connect(self, stream: TcpStream, watcher: Watcher, place: Place) {
-        if let Err(error) = self.run(stream, watcher).await {
+    async fn connect(self, stream: TcpStream, guest: Guest, place: Place) {
+        if let Err(error) = self.run(stream, guest).await {
             tracing::debug!(%error, "a gRPC connection ended early");
         }
         drop(place);
     }
 
     /// hyper waits for the first bytes of HTTP/2 for ever; so they are awaited here.
-    async fn run(self, stream: TcpStream, watcher: Watcher) -> io::Result<()> {
+    async fn run(self, stream: TcpStream, guest: Guest) -> io::Result<()> {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
         let limits = self.live.app().config.connections;
         match self.live.grpc_tls() {
             Some(tls) => {
                 let stream = timeout(limits.header_timeout, decrypt(&tls, Socket::new(stream, &limits))).await??;
-                self.talk(TokioIo::new(stream), watcher).await
+                self.talk(TokioIo::new(stream), guest).await
             }
             None => {
                 if !timeout(limits.header_timeout, begins_as_h2(&stream)).await?? {
                     return Err(no_h2());
                 }
-                self.talk(TokioIo::new(Socket::new(stream, &limits)), watcher).await
+                self.talk(TokioIo::new(Socket::new(stream, &limits)), guest).await
             }
         }
     }
 
-    async fn talk(self, io: impl Read + Write + Unpin + Send + 'static, watcher: Watcher) -> io::Result<()> {
+    async fn talk(self, io: impl Read + Write + Unpin + Send + 'static, guest: Guest) -> io::Result<()> {
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             let grpc = self.clone();
             async move { Ok::<_, Infallible>(grpc.answer_in_time(request).await) }
         });
         let connection = http2(MAX_STREAMS, MAX_HEADERS, PING_TIMEOUT).serve_connection(io, service);
-        pin!(watcher.watch(connection)).await.map_err(io::Error::other)
+        guest.attend(connection, |connection| connection.graceful_shutdown()).await.map_err(io::Error::other)
     }
 
     async fn answer_in_time(self, request: hyper::Request<Incoming>) -> hyper::Response<Body> {
