@@ -59,6 +59,10 @@ impl Caller {
         }
     }
 
+    pub(crate) fn is_renewed(&self) -> bool {
+        self.renewed.is_some()
+    }
+
     /// Tells the browser that its session lives on.
     pub(crate) fn renew_cookie(&mut self, headers: &mut HeaderMap) {
         if let Some((name, renewed)) = self.cookie.as_ref().zip(self.renewed.take()) {

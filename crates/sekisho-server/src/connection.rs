@@ -31,7 +31,7 @@ use crate::facts::Peer;
 use crate::guests::Guest;
 use crate::live::Live;
 use crate::pace::Paced;
-use crate::payload::{Payload, Response};
+use crate::payload::{Payload, Response, spell_out};
 use crate::plain::{self, Left, Rest, Rewound};
 use crate::quiet::quietly;
 use crate::respond::Problem;
@@ -222,6 +222,7 @@ impl Future for Serving {
         let mut answer = ready!(Pin::new(&mut self.answering).poll(cx));
         // Nobody asks again after that.
         let Some(turn) = self.turn.take() else { return Poll::Pending };
+        spell_out(&mut answer);
         // HTTP/2 has a frame of its own for this, which is sent when the last connections are closed.
         if self.is_h1 && turn.is_last() {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -298,6 +299,7 @@ fn serve(live: &Arc<Live>, side: Side, peer: Peer, head: Parts, body: Option<Bod
 }
 
 fn without_body(mut response: Response) -> Response {
+    spell_out(&mut response);
     if let Some(length) = response.body().size_hint().exact() {
         response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }

@@ -32,6 +32,7 @@ pub mod governing;
 mod guests;
 mod jwks;
 mod leftover;
+mod lines;
 mod live;
 mod logins;
 mod metrics;

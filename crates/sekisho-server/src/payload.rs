@@ -6,6 +6,8 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use hyper::body::{Frame, SizeHint};
 
+use crate::lines::Lines;
+
 /// An answer on its way out.
 pub(crate) type Response = axum::http::Response<Payload>;
 
@@ -13,7 +15,20 @@ pub(crate) type Response = axum::http::Response<Payload>;
 #[derive(Debug)]
 pub(crate) enum Payload {
     Whole(Bytes),
+    /// With lines of its head that are written already, besides those in the map.
+    Headed(Lines, Bytes),
     Other(Body),
+}
+
+/// Puts all lines of the head into the map, for whoever knows no other.
+pub(crate) fn spell_out(answer: &mut Response) {
+    if let Payload::Headed(lines, body) = answer.body_mut() {
+        let (lines, body) = (lines.to_map(), std::mem::take(body));
+        *answer.body_mut() = body.into();
+        for (name, value) in &lines {
+            answer.headers_mut().append(name, value.clone());
+        }
+    }
 }
 
 impl From<Body> for Payload {
@@ -34,22 +49,22 @@ impl HttpBody for Payload {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         match &mut *self {
-            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Self::Whole(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Self::Whole(bytes) | Self::Headed(_, bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) | Self::Headed(_, bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
             Self::Other(body) => Pin::new(body).poll_frame(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Whole(bytes) | Self::Headed(_, bytes) => bytes.is_empty(),
             Self::Other(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Whole(bytes) | Self::Headed(_, bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Other(body) => body.size_hint(),
         }
     }

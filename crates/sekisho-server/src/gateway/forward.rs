@@ -14,7 +14,7 @@ use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{Method, StatusCode};
 use axum::response::IntoResponse as _;
 use hyper::body::{Body as _, Frame, SizeHint};
-use sekisho::http::fields;
+use sekisho::http::{HeaderStyle, fields};
 use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
 use sekisho::outbound::{Outbound, Outcome};
 use tokio::time::Instant;
@@ -30,6 +30,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::config::{Forward, Upstream};
 use crate::facts::Peer;
+use crate::lines::Lines;
 use crate::outgoing::Outgoing;
 use crate::payload::{Payload, Response};
 use crate::quiet::quietly;
@@ -96,14 +97,12 @@ pub(super) async fn forward(
     };
     let (problem, releases) = match sent {
         Ok((answer, link)) => {
-            let mut headers = answer.headers;
-            fields::merge(&mut headers, style, admission.decision());
-            let answer = Head { headers, ..answer };
+            let answer = with_limits(answer, style, admission.decision());
             let meter = if to.releases(answer.status) {
                 Box::pin(release(admission)).await;
                 None
             } else {
-                let usage = if to.settle_from.is_empty() { None } else { usage(to, &answer.headers) };
+                let usage = if to.settle_from.is_empty() { None } else { usage(to, &answer.lines.to_map()) };
                 Some(Meter { admission, usage })
             };
             return pass_on(to, pool, answer, link, (meter, outgoing));
@@ -160,10 +159,22 @@ async fn go_out(errand: &Errand<'_>, outbound: &Outbound, target: &str) -> Resul
 
 fn outcome(outgoing: &Outgoing, sent: &Result<(Head, Link), NoAnswer>) -> Outcome {
     match sent {
-        Ok((answer, _)) => outgoing.answered(answer.status.as_u16(), &answer.headers),
+        Ok((answer, _)) => outgoing.answered(answer.status.as_u16(), &answer.lines.to_map()),
         Err(NoAnswer::Connect(_)) => Outcome::NotSent,
         Err(_) => Outcome::NoAnswer,
     }
+}
+
+/// What the rules say besides.
+fn with_limits(mut answer: Head, style: HeaderStyle, decision: &Decision) -> Head {
+    if answer.has_limits {
+        let mut headers = answer.lines.to_map();
+        fields::merge(&mut headers, style, decision);
+        answer.lines = Lines::from(&headers);
+    } else {
+        fields::each(style, decision, |name, value| answer.lines.say(name.as_str(), value.as_bytes()));
+    }
+    answer
 }
 
 /// Hands an answer to the client, and with its body what was reserved.
@@ -174,9 +185,9 @@ fn pass_on(
     mut link: Link,
     (mut meter, outgoing): (Option<Meter>, Option<Outgoing>),
 ) -> Response {
-    let Head { status, headers, extensions, mut framing, is_kept } = answer;
+    let Head { status, lines, extensions, mut framing, is_kept, .. } = answer;
     let is_without_body = framing == Framing::Nothing;
-    let body = match link.whole(&mut framing) {
+    let (headers, body) = match link.whole(&mut framing) {
         Some(body) => {
             if let Some(meter) = &mut meter {
                 meter.read(&body);
@@ -185,7 +196,11 @@ fn pass_on(
             if is_kept {
                 pool.keep(link);
             }
-            if is_without_body { Body::new(Unsized).into() } else { Payload::Whole(body) }
+            if is_without_body {
+                (lines.to_map(), Body::new(Unsized).into())
+            } else {
+                (HeaderMap::new(), Payload::Headed(lines, body))
+            }
         }
         None => {
             if !link.is_sent() {
@@ -193,7 +208,8 @@ fn pass_on(
             }
             let link = Some((Arc::clone(pool), link));
             let timeout = to.timeout;
-            Body::new(Streamed { link, framing, is_kept, meter, outgoing, timeout, waits_since: None }).into()
+            let body = Streamed { link, framing, is_kept, meter, outgoing, timeout, waits_since: None };
+            (lines.to_map(), Body::new(body).into())
         }
     };
     let mut response = Response::new(body);

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use arc_swap::Guard;
 use axum::body::Body;
 use axum::http::Method;
-use axum::http::header::{CONTENT_TYPE, HOST, HeaderValue};
+use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::response::IntoResponse as _;
@@ -31,14 +31,18 @@ use crate::app::App;
 use crate::caller::{self, Caller};
 use crate::config::{Action, FixedResponse, Route};
 use crate::facts::{self, Peer};
+use crate::lines::Lines;
 use crate::live::Live;
 use crate::metrics::RouteMeter;
-use crate::payload::{Payload, Response};
+use crate::payload::{Payload, Response, spell_out};
 use crate::respond::Problem;
 use forward::Errand;
 
 /// What the gateway answers besides its routes.
 pub(crate) const OWN: [&str; 4] = ["/livez", "/healthz", "/readyz", "/api/config/usage"];
+
+/// Of the lines that we add to the head of an answer, about.
+const USUAL_BYTES: usize = 256;
 
 /// What a request is for: the place of it in its list.
 #[derive(Debug, Clone, Copy)]
@@ -232,7 +236,10 @@ async fn govern(
             }
         }
     };
-    caller.renew_cookie(answer.headers_mut());
+    if caller.is_renewed() {
+        spell_out(&mut answer);
+        caller.renew_cookie(answer.headers_mut());
+    }
     Ok(answer)
 }
 
@@ -276,10 +283,11 @@ async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask<'_>], head: &Part
 }
 
 fn fixed_answer(app: &App, fixed: &FixedResponse, decision: &Decision) -> Response {
-    let mut response = Response::new(fixed.body.clone().into());
+    let mut lines = Lines::with_capacity(USUAL_BYTES);
+    fields::each(app.config.headers, decision, |name, value| lines.say(name.as_str(), value.as_bytes()));
+    lines.say("content-type", b"application/json");
+    let mut response = Response::new(Payload::Headed(lines, fixed.body.clone()));
     *response.status_mut() = fixed.status;
-    fields::add(response.headers_mut(), app.config.headers, decision);
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

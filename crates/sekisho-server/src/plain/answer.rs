@@ -14,7 +14,11 @@ use crate::payload::{Payload, Response};
 /// The body, and before it the head in `output`. None if hyper has to see to what it says.
 pub(super) fn write<'a>(output: &mut Vec<u8>, answer: &'a Response) -> Option<&'a [u8]> {
     output.clear();
-    let Payload::Whole(body) = answer.body() else { return None };
+    let (lines, body) = match answer.body() {
+        Payload::Whole(body) => (None, body),
+        Payload::Headed(lines, body) => (Some(lines), body),
+        Payload::Other(_) => return None,
+    };
     let status = answer.status();
     let reason = status.canonical_reason()?;
     let is_bare = status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
@@ -25,6 +29,10 @@ pub(super) fn write<'a>(output: &mut Vec<u8>, answer: &'a Response) -> Option<&'
         output.extend_from_slice(part.as_bytes());
     }
     let mut is_dated = false;
+    if let Some(lines) = lines {
+        output.extend_from_slice(lines.text());
+        is_dated = lines.is_dated();
+    }
     for (name, value) in answer.headers() {
         if name == CONNECTION || name == TRANSFER_ENCODING {
             return None;

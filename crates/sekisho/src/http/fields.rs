@@ -32,6 +32,8 @@ const CURRENT: HeaderName = HeaderName::from_static("ratelimit");
 /// Who decided, where the store did not.
 pub const DEGRADED: HeaderName = HeaderName::from_static("x-sekisho-degraded");
 
+const OURS: [HeaderName; 6] = [LIMIT, REMAINING, RESET, POLICY, CURRENT, DEGRADED];
+
 /// Adds what `style` asks for. A policy in shadow mode says nothing: a client must not slow down for it.
 pub fn add(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
     // These, and what every answer has besides, at once.
@@ -104,10 +106,15 @@ fn policies(charge: &ChargeOutcome) -> Option<HeaderValue> {
     if is_usual { charge.policy.usual_field(list) } else { list() }
 }
 
+/// Whether a header, in small letters, is one that `merge` has to look at.
+pub fn is_one(name: &str) -> bool {
+    // Nearly every other one is told apart by these.
+    matches!(name.as_bytes(), [b'r', b'a', ..] | [b'x', b'-', ..]) && OURS.iter().any(|ours| ours.as_str() == name)
+}
+
 /// The same on an answer that may bring such headers of its own. A gateway must not promise more than the server behind
 /// it: lists are joined, and of the old headers those with less remaining stay.
 pub fn merge(headers: &mut HeaderMap, style: HeaderStyle, decision: &Decision) {
-    const OURS: [HeaderName; 6] = [LIMIT, REMAINING, RESET, POLICY, CURRENT, DEGRADED];
     if !headers.keys().any(|name| OURS.contains(name)) {
         return add(headers, style, decision);
     }

@@ -1,29 +1,33 @@
 //! The head of an answer.
 
+use std::borrow::Cow;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 
-use axum::body::Bytes;
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use axum::http::{Extensions, StatusCode};
-use bytes::BytesMut;
-use httparse::{ParserConfig, Status};
+use bytes::{Buf as _, BytesMut};
+use httparse::{Header, ParserConfig, Status};
 use hyper::ext::ReasonPhrase;
+use sekisho::http::fields;
 use smallvec::SmallVec;
 
 use super::super::headers::is_hop_by_hop;
 use super::{Broken, Framing};
+use crate::lines::Lines;
 
 const MAX_HEADERS: usize = 100;
 const MAX_BYTES: usize = 64 * 1024;
-/// As many as nearly every answer has, with those that we add.
-const USUAL_HEADERS: usize = 16;
+/// Of the lines that we add, about.
+const OURS: usize = 256;
+/// Of a name, which nearly none exceeds.
+const LONG: usize = 32;
 
 /// What concerns the connection alone is not among the headers.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
+    pub(crate) lines: Lines,
+    /// Some of them say what ours say.
+    pub(crate) has_limits: bool,
     /// The reason, where it is not the usual one.
     pub(crate) extensions: Extensions,
     pub(crate) framing: Framing,
@@ -58,75 +62,64 @@ fn parse(input: &mut BytesMut, to_head: bool) -> Result<Option<Head>, Broken> {
         return Err(Broken("it has no status"));
     };
     let status = StatusCode::from_u16(code).map_err(|_| Broken("it has no status"))?;
-    let start = input.as_ptr() as usize;
-    // What is empty need not lie in what came: a reason that is no text is made empty by the parser.
-    let within = |part: &[u8]| -> Range<usize> {
-        let from = if part.is_empty() { 0 } else { part.as_ptr() as usize - start };
-        from..from + part.len()
-    };
     let is_usual = |reason: &str| reason.is_empty() || Some(reason) == status.canonical_reason();
-    let reason = Some(reason).filter(|reason| !is_usual(reason));
-    let reason = reason.map(|reason| within(reason.as_bytes()));
-    // Neither collected nor moved on: each would cost as much as the lines themselves.
-    let mut lines: SmallVec<[_; USUAL_HEADERS]> = SmallVec::new();
-    answer.headers.iter().for_each(|line| lines.push((within(line.name.as_bytes()), within(line.value))));
-    let bytes = input.split_to(length).freeze();
-    let mut fields = Fields::new(lines.len(), version == 1);
-    for (name, value) in &lines {
-        let name = HeaderName::from_bytes(&bytes[name.clone()]);
-        fields.add(name.map_err(|_| Broken("it has a header without a name"))?, bytes.slice(value.clone()))?;
-    }
     let mut extensions = Extensions::new();
-    if let Some(reason) = reason.and_then(|reason| ReasonPhrase::try_from(&bytes[reason]).ok()) {
+    if !is_usual(reason)
+        && let Ok(reason) = ReasonPhrase::try_from(reason.as_bytes())
+    {
         extensions.insert(reason);
     }
-    fields.close(status, extensions, to_head).map(Some)
+    let mut fields = Fields::new(length, version == 1);
+    answer.headers.iter().try_for_each(|line| fields.add(line))?;
+    if !fields.named.is_empty() {
+        fields.take_back(answer.headers);
+    }
+    let head = fields.close(status, extensions, to_head)?;
+    input.advance(length);
+    Ok(Some(head))
 }
 
 /// What the headers say, line by line.
 struct Fields {
-    headers: HeaderMap,
-    length: Option<u64>,
+    lines: Lines,
+    has_limits: bool,
     is_chunked: bool,
     is_kept: bool,
     /// HTTP/1.1, and not what was before it.
     is_current: bool,
     /// What `Connection` names is for us alone.
-    named: SmallVec<[HeaderName; 2]>,
+    named: SmallVec<[String; 2]>,
 }
 
 impl Fields {
-    fn new(lines: usize, is_current: bool) -> Self {
-        let headers = HeaderMap::with_capacity(lines.max(USUAL_HEADERS));
-        Self { headers, length: None, is_chunked: false, is_kept: is_current, is_current, named: SmallVec::new() }
+    fn new(bytes: usize, is_current: bool) -> Self {
+        let lines = Lines::with_capacity(bytes + OURS);
+        Self { lines, has_limits: false, is_chunked: false, is_kept: is_current, is_current, named: SmallVec::new() }
     }
 
-    fn add(&mut self, name: HeaderName, value: Bytes) -> Result<(), Broken> {
-        if name == CONTENT_LENGTH {
-            let length = digits(&value).ok_or(Broken("its length is no number"))?;
-            return match self.length.replace(length) {
-                Some(other) if other != length => Err(Broken("it has two lengths")),
-                Some(_) => Ok(()),
-                None => self.keep(name, value),
-            };
-        }
-        if name == TRANSFER_ENCODING {
-            if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                return Err(Broken("it is encoded in a way that nobody asked for"));
+    fn add(&mut self, line: &Header<'_>) -> Result<(), Broken> {
+        let (mut room, value) = ([0; LONG], line.value);
+        let name = lowered(line.name, &mut room);
+        match &*name {
+            "content-length" => {
+                let length = digits(value).ok_or(Broken("its length is no number"))?;
+                if self.lines.length.replace(length).is_some_and(|other| other != length) {
+                    return Err(Broken("it has two lengths"));
+                }
             }
-            self.is_chunked = true;
-            return Ok(());
+            "transfer-encoding" => {
+                if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Broken("it is encoded in a way that nobody asked for"));
+                }
+                self.is_chunked = true;
+            }
+            "connection" => self.connection(value),
+            name if is_hop_by_hop(name) => {}
+            name => {
+                self.has_limits |= fields::is_one(name);
+                self.lines.say(name, value);
+            }
         }
-        if name == CONNECTION {
-            self.connection(&value);
-            return Ok(());
-        }
-        if is_hop_by_hop(name.as_str()) { Ok(()) } else { self.keep(name, value) }
-    }
-
-    fn keep(&mut self, name: HeaderName, value: Bytes) -> Result<(), Broken> {
-        let value = HeaderValue::from_maybe_shared(value).map_err(|_| Broken("it has a header that holds no text"))?;
-        self.headers.append(name, value);
         Ok(())
     }
 
@@ -135,32 +128,52 @@ impl Fields {
             if option.eq_ignore_ascii_case(b"close") {
                 self.is_kept = false;
             } else if !option.eq_ignore_ascii_case(b"keep-alive") {
-                self.named.extend(HeaderName::from_bytes(option));
+                self.named.push(String::from_utf8_lossy(option).into_owned());
+            }
+        }
+    }
+
+    /// Its length is not for whoever sends it to take back, and is none of the lines.
+    fn take_back(&mut self, lines: &[Header<'_>]) {
+        let named = std::mem::take(&mut self.named);
+        let said = std::mem::take(&mut self.lines);
+        self.lines.length = said.length;
+        for line in lines.iter().filter(|line| !named.iter().any(|name| name.eq_ignore_ascii_case(line.name))) {
+            let name = line.name.to_ascii_lowercase();
+            if name != "content-length" && !is_hop_by_hop(&name) {
+                self.lines.say(&name, line.value);
             }
         }
     }
 
     /// RFC 9112, 6.3. Where two readers could see two ends there is none.
-    fn close(mut self, status: StatusCode, extensions: Extensions, to_head: bool) -> Result<Head, Broken> {
-        if self.is_chunked && (self.length.is_some() || !self.is_current) {
+    fn close(self, status: StatusCode, extensions: Extensions, to_head: bool) -> Result<Head, Broken> {
+        let Self { lines, has_limits, is_chunked, is_kept, is_current, .. } = self;
+        if is_chunked && (lines.length.is_some() || !is_current) {
             return Err(Broken("its length is said in two ways"));
-        }
-        for name in &self.named {
-            // Its length is not for whoever sends it to take back.
-            if *name != CONTENT_LENGTH {
-                self.headers.remove(name);
-            }
         }
         let has_none =
             to_head || status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        let framing = match self.length {
+        let framing = match lines.length {
             _ if has_none => Framing::Nothing,
             Some(length) => Framing::Length(length),
-            None if self.is_chunked => Framing::chunked(),
+            None if is_chunked => Framing::chunked(),
             None => Framing::UntilClosed,
         };
-        let is_kept = self.is_kept && framing != Framing::UntilClosed;
-        Ok(Head { status, headers: self.headers, extensions, framing, is_kept })
+        let is_kept = is_kept && framing != Framing::UntilClosed;
+        Ok(Head { status, lines, has_limits, extensions, framing, is_kept })
+    }
+}
+
+/// A name in small letters. What is longer than those that mean anything to us is rare.
+fn lowered<'a>(name: &str, room: &'a mut [u8; LONG]) -> Cow<'a, str> {
+    match room.get_mut(..name.len()) {
+        Some(room) => {
+            room.copy_from_slice(name.as_bytes());
+            room.make_ascii_lowercase();
+            String::from_utf8_lossy(room)
+        }
+        None => Cow::Owned(name.to_ascii_lowercase()),
     }
 }
 
@@ -173,6 +186,8 @@ fn digits(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use axum::http::HeaderName;
 
     use super::*;
 
@@ -194,7 +209,7 @@ mod tests {
         }
         let (head, rest) = head_of(text, false).unwrap().unwrap();
         assert_eq!((head.status, head.framing, head.is_kept), (StatusCode::OK, Framing::Length(5), true));
-        assert_eq!((head.headers.len(), &rest[..]), (2, &b"hello"[..]));
+        assert_eq!((head.lines.to_map().len(), &rest[..]), (2, &b"hello"[..]));
         assert!(head.extensions.is_empty());
     }
 
@@ -223,16 +238,17 @@ mod tests {
             "HTTP/1.1 200 OK\r\nconnection: x-mine, content-length\r\nx-mine: 1\r\nkeep-alive: 5\r\nupgrade: h2c\r\n\
              trailer: x\r\nx-theirs: 2\r\nset-cookie: a\r\nset-cookie: b\r\ncontent-length: 0\r\n\r\n",
         );
-        let names: BTreeSet<&str> = head.headers.keys().map(HeaderName::as_str).collect();
+        let map = head.lines.to_map();
+        let names: BTreeSet<&str> = map.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, BTreeSet::from(["x-theirs", "set-cookie", "content-length"]));
-        assert_eq!(head.headers.get_all("set-cookie").iter().count(), 2);
+        assert_eq!(map.get_all("set-cookie").iter().count(), 2);
     }
 
     #[test]
     fn interim_answers_are_passed_over_and_no_protocol_is_switched() {
         let text = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 201 Made\r\n\r\n";
         let head = head(text);
-        assert_eq!((head.status, head.headers.len()), (StatusCode::CREATED, 0));
+        assert_eq!((head.status, head.lines.to_map().len()), (StatusCode::CREATED, 0));
         assert_eq!(head.extensions.get::<ReasonPhrase>().unwrap().as_bytes(), b"Made");
         assert!(head_of("HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n", false).is_err());
     }
@@ -241,10 +257,8 @@ mod tests {
     fn a_reason_that_is_none_is_left_out_and_a_value_may_be_empty() {
         for reason in [" ", "", " \u{f3}", " Sch\u{f6}n"] {
             let head = head(&format!("HTTP/1.1 200{reason}\r\nx:\r\ny: \r\ncontent-length: 0\r\n\r\n"));
-            assert!(
-                head.extensions.is_empty() && head.headers["x"].is_empty() && head.headers["y"].is_empty(),
-                "{reason}"
-            );
+            let map = head.lines.to_map();
+            assert!(head.extensions.is_empty() && map["x"].is_empty() && map["y"].is_empty(), "{reason}");
         }
     }
 
