@@ -1,11 +1,12 @@
 //! A time-out that nearly every request puts off and hardly any reaches.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
+use tokio::task::unconstrained;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Now, to a few milliseconds, at a tenth of what a reading costs: for time-outs, of which every request sets several.
@@ -54,7 +55,8 @@ impl Alarm {
         if !is_asked_again {
             self.waker = Some(cx.waker().clone());
         }
-        while sleep.as_mut().poll(cx).is_ready() {
+        // Whoever has used up its turn would not be heard, and is not asked for again.
+        while pin!(unconstrained(sleep.as_mut())).poll(cx).is_ready() {
             if sleep.deadline() == deadline {
                 return Poll::Ready(());
             }
@@ -72,6 +74,19 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_goes_off_for_a_task_that_had_used_up_its_turn() {
+        let (mut alarm, deadline) = (Alarm::default(), Instant::now() + Duration::from_secs(1));
+        let mut is_used_up = false;
+        let going_off = poll_fn(|cx| {
+            while !is_used_up {
+                is_used_up = pin!(tokio::task::consume_budget()).poll(cx).is_pending();
+            }
+            alarm.poll(cx, deadline)
+        });
+        tokio::time::timeout(Duration::from_secs(60), going_off).await.unwrap();
+    }
 
     #[tokio::test(start_paused = true)]
     async fn it_goes_off_at_the_last_deadline_that_was_asked_for() {
