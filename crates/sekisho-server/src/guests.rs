@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Poll};
 
 use tokio::sync::watch;
+use tokio::task::unconstrained;
 
 /// All of them.
 #[derive(Debug)]
@@ -21,10 +22,11 @@ impl Guests {
 
     pub(crate) fn enter(&self) -> Guest {
         let mut told = self.told.subscribe();
-        let told = Box::pin(async move {
+        // It is asked once: then it has to listen, whatever its task has done in this turn.
+        let told = Box::pin(unconstrained(async move {
             let _ = told.changed().await;
             told
-        });
+        }));
         Guest { is_told: Arc::clone(&self.is_told), told: Told::Asked(told), is_listening: false }
     }
 
@@ -76,13 +78,18 @@ impl Guest {
     pub(crate) async fn attend<C: Future>(mut self, connection: C, leave: impl FnOnce(Pin<&mut C>)) -> C::Output {
         let (mut connection, mut leave) = (pin!(connection), Some(leave));
         std::future::poll_fn(|cx| {
+            // It looks at what has come before it is told: of a request that is there it owes the answer.
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(ended);
+            }
             if leave.is_some()
                 && self.poll_told(cx).is_ready()
                 && let Some(leave) = leave.take()
             {
                 leave(connection.as_mut());
+                return connection.as_mut().poll(cx);
             }
-            connection.as_mut().poll(cx)
+            Poll::Pending
         })
         .await
     }

@@ -162,6 +162,29 @@ fn f39_a_request_in_flight_is_finished_and_no_other_is_taken() {
 }
 
 #[test]
+fn f39_a_request_that_is_with_an_upstream_has_its_answer() {
+    let upstream = StdListener::bind("127.0.0.1:0").unwrap();
+    let address = upstream.local_addr().unwrap();
+    let rules = "policies: { open: { subject: ip, rules: [{ algorithm: gcra, limit: 9, window: 1s }] } }";
+    let route = format!("routes: [{{ match: {{ path: / }}, policy: open, upstream: \"http://{address}\" }}]");
+    let mut server = TestServer::with(Config::parse("test.yaml", &format!("{rules}\n{route}")).unwrap());
+    let connect = || TcpStream::connect(server.addresses.gateway).unwrap();
+    let (mut stream, mut idle) = (connect(), connect());
+    write!(idle, "GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    assert_eq!(raw_answer(&mut idle), ("200".into(), false));
+    write!(stream, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let (mut working, _) = upstream.accept().unwrap();
+    assert!(working.read(&mut [0; 1024]).unwrap() > 0);
+    server.stop();
+    assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0, "whoever has nothing under way is sent away");
+    working.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("connection: close"), "{reply}");
+    assert!(reply.ends_with("\r\n\r\nok"), "{reply}");
+}
+
+#[test]
 fn a_server_that_is_told_to_stop_sends_everybody_elsewhere_first() {
     let mut config = Config::built_in().unwrap();
     config.connections.drain = std::time::Duration::from_secs(60);
