@@ -9,7 +9,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::Request;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, Version};
@@ -18,7 +17,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -31,7 +30,7 @@ use crate::facts::Peer;
 use crate::guests::Guest;
 use crate::live::Live;
 use crate::pace::Paced;
-use crate::payload::{Payload, Response, spell_out};
+use crate::payload::{Payload, Response, Sent, spell_out};
 use crate::plain::{self, Left, Rest, Rewound};
 use crate::quiet::quietly;
 use crate::respond::Problem;
@@ -127,9 +126,13 @@ impl Door {
         let rest = if conduct.is_h2() {
             None
         } else {
-            let answer = |head, body| serve(&self.live, self.side, peer, head, body);
+            let answer = |head, sent| serve(&self.live, self.side, peer, head, sent);
             match plain::serve(&mut io, &mut guest, &conduct, answer).await? {
-                Left::Nobody => return Ok(()),
+                Left::Nobody => {
+                    // Where there is encryption the other end is told that nothing was cut off.
+                    let _ = timeout(limits.header_timeout, io.shutdown()).await;
+                    return Ok(());
+                }
                 Left::Request(rest) => Some(rest),
             }
         };
@@ -244,17 +247,17 @@ fn begin(
     }
     let (head, body) = request.into_parts();
     if body.is_end_stream() {
-        return serve(live, side, peer, head, None);
+        return serve(live, side, peer, head, Sent::Nothing);
     }
     // A stream of HTTP/2 ends by itself.
     if head.version >= Version::HTTP_2 {
         let body = Body::new(paced(body, side, limits));
-        return serve(live, side, peer, head, Some(body));
+        return serve(live, side, peer, head, Sent::Coming(body));
     }
     let waits = head.headers.contains_key(EXPECT);
     let (body, leftover) = leftover::lend(body);
     let body = Body::new(paced(body, side, limits).with_alarm_of(conduct));
-    let answering = serve(live, side, peer, head, Some(body));
+    let answering = serve(live, side, peer, head, Sent::Coming(body));
     Answering::awaited(async move {
         let mut response = answering.await;
         if let Some(rest) = leftover.rest()
@@ -289,11 +292,11 @@ fn paced<B>(body: B, side: Side, limits: &Connections) -> Paced<B> {
     if let Side::Api = side { body.until(lately() + api::REQUEST_TIMEOUT) } else { body }
 }
 
-fn serve(live: &Arc<Live>, side: Side, peer: Peer, head: Parts, body: Option<Body>) -> Answering {
+fn serve(live: &Arc<Live>, side: Side, peer: Peer, head: Parts, sent: Sent) -> Answering {
     let is_head = head.method == Method::HEAD;
     let answering = match side {
-        Side::Gateway => gateway::serve(live, peer, head, body),
-        Side::Api => api::serve(live, peer, Request::from_parts(head, body.unwrap_or_default())),
+        Side::Gateway => gateway::serve(live, peer, head, sent),
+        Side::Api => api::serve(live, peer, head, sent),
     };
     if is_head { answering.map(without_body) } else { answering }
 }

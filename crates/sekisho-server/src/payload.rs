@@ -1,5 +1,6 @@
 //! The body of an answer.
 
+use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -12,12 +13,29 @@ use crate::lines::Lines;
 pub(crate) type Response = axum::http::Response<Payload>;
 
 /// What is there as a whole, as nearly every answer is, needs neither a box nor a table of functions.
-#[derive(Debug)]
 pub(crate) enum Payload {
     Whole(Bytes),
     /// With lines of its head that are written already, besides those in the map.
     Headed(Lines, Bytes),
     Other(Body),
+}
+
+/// The body of a request.
+pub(crate) enum Sent {
+    Nothing,
+    Whole(Bytes),
+    Coming(Body),
+}
+
+impl Sent {
+    /// As a stream, where there is one.
+    pub(crate) fn into_body(self) -> Option<Body> {
+        match self {
+            Self::Nothing => None,
+            Self::Whole(bytes) => Some(bytes.into()),
+            Self::Coming(body) => Some(body),
+        }
+    }
 }
 
 /// Puts all lines of the head into the map, for whoever knows no other.
@@ -28,6 +46,13 @@ pub(crate) fn spell_out(answer: &mut Response) {
         for (name, value) in &lines {
             answer.headers_mut().append(name, value.clone());
         }
+    }
+}
+
+impl fmt::Debug for Payload {
+    /// What is in it may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Payload").field("size", &self.size_hint()).finish_non_exhaustive()
     }
 }
 

@@ -34,6 +34,15 @@ impl<S: Send + Sync, T: DeserializeOwned, const MAX: usize> FromRequest<S> for B
 }
 
 impl<T: DeserializeOwned> Body<T> {
+    /// One that has come.
+    pub(super) fn of(headers: &HeaderMap, bytes: &[u8]) -> Result<T, Problem> {
+        if !is_json(headers) {
+            return Err(Problem::unsupported_media_type(JSON));
+        }
+        as_it_is(headers)?;
+        if bytes.len() > MAX_BODY { Err(Problem::too_large(MAX_BODY)) } else { parse(bytes) }
+    }
+
     /// What was read before.
     pub(crate) fn parse(bytes: &[u8]) -> Result<T, Problem> {
         parse(bytes)
@@ -116,10 +125,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
 /// What is too long is still read for a while and thrown away: whoever is cut off in the middle of sending never sees the
 /// answer that says why.
 pub(super) async fn read(request: Request, most: usize) -> Result<Bytes, Problem> {
-    // A thousand bytes can unpack to a million: nothing is unpacked.
-    if request.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-        return Err(Problem::unsupported_media_type("send the body as it is, without a Content-Encoding"));
-    }
+    as_it_is(request.headers())?;
     let mut stream = request.into_body().into_data_stream();
     let (mut bytes, mut length) = (Vec::new(), 0);
     while let Some(chunk) = stream.next().await {
@@ -143,6 +149,14 @@ pub(super) async fn read(request: Request, most: usize) -> Result<Bytes, Problem
         }
     }
     if length > most { Err(Problem::too_large(most)) } else { Ok(bytes.into()) }
+}
+
+/// A thousand bytes can unpack to a million: nothing is unpacked.
+fn as_it_is(headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        return Err(Problem::unsupported_media_type("send the body as it is, without a Content-Encoding"));
+    }
+    Ok(())
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -25,16 +25,28 @@ const AT_ONCE: usize = 64;
 const USUAL_BYTES: usize = 320;
 
 pub(super) async fn check(State(app): State<Arc<App>>, Body(body): Body<CheckBody>) -> Result<Response, Problem> {
-    let asked = body.asked().map_err(|invalid| Problem::invalid(&invalid))?;
-    let decision = match app.gate.check_at_once(&asked.asks) {
-        Some(decision) => decision,
-        None => Box::pin(app.gate.check(&asked.asks)).await,
-    };
-    answer(&app, &asked, decision)
+    let asked = asked(body)?;
+    match at_once(&app, &asked) {
+        Some(answer) => answer,
+        None => Box::pin(decide(&app, &asked)).await,
+    }
+}
+
+pub(super) fn asked(body: CheckBody) -> Result<Asked, Problem> {
+    body.asked().map_err(|invalid| Problem::invalid(&invalid))
+}
+
+/// Where neither the store nor a turn has to be waited for.
+pub(super) fn at_once(app: &App, asked: &Asked) -> Option<Result<Response, Problem>> {
+    Some(answer(app, asked, app.gate.check_at_once(&asked.asks)?))
+}
+
+pub(super) async fn decide(app: &App, asked: &Asked) -> Result<Response, Problem> {
+    answer(app, asked, app.gate.check(&asked.asks).await)
 }
 
 pub(super) async fn peek(State(app): State<Arc<App>>, Body(body): Body<CheckBody>) -> Result<Response, Problem> {
-    let asked = body.asked().map_err(|invalid| Problem::invalid(&invalid))?;
+    let asked = asked(body)?;
     let decision = app.gate.peek(&asked.asks).await;
     answer(&app, &asked, decision)
 }

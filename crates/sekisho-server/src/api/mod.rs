@@ -30,8 +30,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{FromRequest as _, Request, State};
 use axum::http::Method;
-use axum::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue};
-use axum::http::uri::Authority;
+use axum::http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue};
+use axum::http::request::Parts;
+use axum::http::uri::{Authority, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use sekisho::clock::Stopwatch;
@@ -44,11 +45,12 @@ use crate::caller::bearer;
 use crate::config::Config;
 use crate::facts::Peer;
 use crate::live::Live;
-use crate::payload::Payload;
+use crate::payload::{Payload, Sent};
 use crate::respond::Problem;
 use crate::{auth, metrics, payload, security};
 pub(crate) use body::{AnyBody, Body, Params};
 pub(crate) use object::Object;
+use request::Asked;
 pub(crate) use request::whole;
 pub(crate) use routes::document;
 use routes::routes;
@@ -70,8 +72,9 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 
 /// One request of a trusted caller. A check is what others ask for every request of theirs: it goes straight to its handler,
 /// because the router and its layers would cost more than the decision.
-pub(crate) fn serve(live: &Live, peer: Peer, mut request: Request) -> Answering {
-    if request.uri().path() != "/v1/check" || request.method() != Method::POST {
+pub(crate) fn serve(live: &Live, peer: Peer, head: Parts, sent: Sent) -> Answering {
+    if head.uri.path() != "/v1/check" || head.method != Method::POST {
+        let mut request = Request::from_parts(head, sent.into_body().unwrap_or_default());
         request.extensions_mut().insert(peer);
         let mut api = live.api();
         return Answering::awaited(async move {
@@ -79,19 +82,42 @@ pub(crate) fn serve(live: &Live, peer: Peer, mut request: Request) -> Answering 
         });
     }
     let (app, start) = (live.app(), Stopwatch::start());
-    Answering::awaited(async move {
-        let answer = check(&app, peer, request).await;
-        let answer = answer.unwrap_or_else(|problem| problem.into_response().map(Payload::from));
-        app.metrics.answered(&app.meters.check, answer.status(), &start);
-        answer
-    })
+    match sent {
+        Sent::Whole(body) => match asked(&app, peer, &head, &body) {
+            Ok(asked) => match decide::at_once(&app, &asked) {
+                Some(answer) => Answering::known(finished(&app, &start, answer)),
+                None => Answering::awaited(async move {
+                    let answer = decide::decide(&app, &asked).await;
+                    finished(&app, &start, answer)
+                }),
+            },
+            Err(problem) => Answering::known(finished(&app, &start, Err(problem))),
+        },
+        sent => Answering::awaited(async move {
+            let request = Request::from_parts(head, sent.into_body().unwrap_or_default());
+            let answer = check(&app, peer, request).await;
+            finished(&app, &start, answer)
+        }),
+    }
+}
+
+/// What a check asks for whose body has come.
+fn asked(app: &App, peer: Peer, head: &Parts, body: &[u8]) -> Result<Asked, Problem> {
+    refuse(app, Some(peer), &head.uri, &head.headers)?;
+    decide::asked(body::Body::of(&head.headers, body)?)
 }
 
 async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<payload::Response, Problem> {
-    refuse(app, Some(peer), &request)?;
+    refuse(app, Some(peer), request.uri(), request.headers())?;
     // The body and the store have time-outs of their own.
     let body = body::Body::from_request(request, &()).await?;
     decide::check(State(Arc::clone(app)), body).await
+}
+
+fn finished(app: &App, start: &Stopwatch, answer: Result<payload::Response, Problem>) -> payload::Response {
+    let answer = answer.unwrap_or_else(|problem| problem.into_response().map(Payload::from));
+    app.metrics.answered(&app.meters.check, answer.status(), start);
+    answer
 }
 
 async fn in_time(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -114,17 +140,17 @@ fn time_for(path: &str, config: &Config) -> Duration {
 }
 
 async fn authorized(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    match refuse(&app, request.extensions().get().copied(), &request) {
+    match refuse(&app, request.extensions().get().copied(), request.uri(), request.headers()) {
         Ok(()) => next.run(request).await,
         Err(problem) => uncached(problem).await,
     }
 }
 
 /// Once a token is set every path wants it, also those that do not exist: what is served here is nobody else's business.
-fn refuse(app: &App, peer: Option<Peer>, request: &Request) -> Result<(), Problem> {
+fn refuse(app: &App, peer: Option<Peer>, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
     if let Some(token) = &app.config.api_token {
-        let header = |name: &HeaderName| request.headers().get(name).map(HeaderValue::as_bytes);
-        let path = request.uri().path();
+        let header = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes);
+        let path = uri.path();
         let (name, is_shown, door, how) = if path.starts_with("/auth/") {
             let is_shown = header(&auth::TOKEN).is_some_and(|given| token.is(given));
             (auth::TOKEN, is_shown, "auth", "X-Sekisho-Token: …")
@@ -140,16 +166,16 @@ fn refuse(app: &App, peer: Option<Peer>, request: &Request) -> Result<(), Proble
             }
             return Err(Problem::unauthorized(how));
         }
-    } else if !request.uri().path().starts_with("/auth/") && !is_local(host(request)) {
+    } else if !uri.path().starts_with("/auth/") && !is_local(host(uri, headers)) {
         return Err(Problem::misdirected("without SEKISHO_API_TOKEN the API is asked by an address or as localhost"));
     }
     Ok(())
 }
 
-fn host(request: &Request) -> Option<&str> {
+fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     // What is no text is no name of ours.
-    let header = || request.headers().get(HOST).map(|host| host.to_str().unwrap_or("?"));
-    request.uri().authority().map(Authority::as_str).or_else(header)
+    let header = || headers.get(HOST).map(|host| host.to_str().unwrap_or("?"));
+    uri.authority().map(Authority::as_str).or_else(header)
 }
 
 /// A page can have its own name lead to this machine, and is then asked as if this were its server: what it is told it may

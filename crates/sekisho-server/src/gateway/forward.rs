@@ -38,12 +38,12 @@ use crate::respond::Problem;
 
 /// Whom a request comes from, and what it has to do with us.
 pub(super) struct Errand<'a> {
-    pub(super) app: &'a App,
-    pub(super) to: &'a Forward,
-    pub(super) peer: Peer,
+    app: &'a App,
+    to: &'a Forward,
+    peer: Peer,
     /// The peer is a proxy of ours.
-    pub(super) is_trusted: bool,
-    pub(super) caller: &'a Caller,
+    is_trusted: bool,
+    caller: &'a Caller,
 }
 
 /// Sends an admitted request on. The admission goes with it: whoever drops it on the way, a client that left included,
@@ -131,7 +131,11 @@ pub(super) async fn forward(
     response
 }
 
-impl Errand<'_> {
+impl<'a> Errand<'a> {
+    pub(super) fn new(app: &'a App, to: &'a Forward, peer: Peer, caller: &'a Caller) -> Self {
+        Self { app, to, peer, is_trusted: app.config.trusted_proxies.trusts(peer.ip()), caller }
+    }
+
     /// Whose policy the upstream's domain has, where it has one.
     fn outbound(&self) -> Option<&Outbound> {
         self.app.outbound.as_ref().filter(|_| self.to.outbound)
@@ -139,6 +143,11 @@ impl Errand<'_> {
 }
 
 impl Forward {
+    /// Whether it is to be sent with a secret that nobody has set.
+    pub(super) fn lacks_secret(&self) -> bool {
+        self.secret.as_ref().is_some_and(|secret| secret.value.is_none())
+    }
+
     /// Whether such an answer is not paid for.
     fn releases(&self, status: StatusCode) -> bool {
         status.is_server_error() && self.release_on.server_error
@@ -157,7 +166,7 @@ async fn go_out(errand: &Errand<'_>, outbound: &Outbound, target: &str) -> Resul
     }
 }
 
-fn outcome(outgoing: &Outgoing, sent: &Result<(Head, Link), NoAnswer>) -> Outcome {
+fn outcome(outgoing: &Outgoing, sent: &Result<(Head, Box<Link>), NoAnswer>) -> Outcome {
     match sent {
         Ok((answer, _)) => outgoing.answered(answer.status.as_u16(), &answer.lines.to_map()),
         Err(NoAnswer::Connect(_)) => Outcome::NotSent,
@@ -182,7 +191,7 @@ fn pass_on(
     to: &Forward,
     pool: &Arc<Pool>,
     answer: Head,
-    mut link: Link,
+    mut link: Box<Link>,
     (mut meter, outgoing): (Option<Meter>, Option<Outgoing>),
 ) -> Response {
     let Head { status, lines, extensions, mut framing, is_kept, .. } = answer;
@@ -204,7 +213,7 @@ fn pass_on(
         }
         None => {
             if !link.is_sent() {
-                link = link.send_by_itself();
+                link = Box::new(link.send_by_itself());
             }
             let link = Some((Arc::clone(pool), link));
             let timeout = to.timeout;
@@ -318,7 +327,7 @@ impl Meter {
 /// The upstream's body on its way to the client, never more of it than one part at a time.
 struct Streamed {
     /// What it comes over, and where that is kept once all of it has come.
-    link: Option<(Arc<Pool>, Link)>,
+    link: Option<(Arc<Pool>, Box<Link>)>,
     framing: Framing,
     is_kept: bool,
     /// Dropped at the end or when the client leaves, and then it settles.

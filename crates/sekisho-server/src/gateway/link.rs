@@ -25,6 +25,7 @@ const MUCH: usize = 64 * 1024;
 trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 
+/// It lives in a box: it goes from hand to hand with every request.
 pub(super) struct Link {
     /// Only to be read from once it is left to a task to write the rest.
     stream: Half,
@@ -47,9 +48,9 @@ pub(super) enum Failed {
 }
 
 impl Link {
-    pub(super) fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Self {
+    pub(super) fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Box<Self> {
         let stream = Half::Both(Box::new(stream));
-        Self { stream, input: BytesMut::new(), sending: None, silence: Alarm::default() }
+        Box::new(Self { stream, input: BytesMut::new(), sending: None, silence: Alarm::default() })
     }
 
     /// Whether a request can be sent: it is open, and nothing came that nobody asked for.
@@ -169,15 +170,16 @@ impl Link {
     }
 
     /// For the next request, if all was sent and nothing more has come: then the next answer is the next request's.
-    pub(super) fn rested(mut self) -> Option<Self> {
+    /// Otherwise false.
+    pub(super) fn rest(&mut self) -> bool {
         if !self.is_sent() || !self.input.is_empty() || !matches!(self.stream, Half::Both(_)) {
-            return None;
+            return false;
         }
         if self.input.capacity() > MUCH / 2 {
             self.input = BytesMut::new();
         }
         self.sending = None;
-        Some(self)
+        true
     }
 
     pub(super) fn is_sent(&self) -> bool {

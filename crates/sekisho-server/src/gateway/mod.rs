@@ -21,10 +21,11 @@ use axum::http::header::HOST;
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::response::IntoResponse as _;
+use sekisho::backend::BackendKind;
 use sekisho::clock::Stopwatch;
 use sekisho::gate::Ask;
 use sekisho::http::fields;
-use sekisho::limits::{Decision, ReserveOptions, Reserved};
+use sekisho::limits::{Admission, Decision, ReserveOptions, Reserved};
 
 use crate::answering::Answering;
 use crate::app::App;
@@ -34,7 +35,7 @@ use crate::facts::{self, Peer};
 use crate::lines::Lines;
 use crate::live::Live;
 use crate::metrics::RouteMeter;
-use crate::payload::{Payload, Response, spell_out};
+use crate::payload::{Payload, Response, Sent, spell_out};
 use crate::respond::Problem;
 use forward::Errand;
 
@@ -74,7 +75,7 @@ impl Found {
 }
 
 /// One request of a client. hyper calls this itself: a router and its layers would cost more than the decision.
-pub(crate) fn serve(live: &Live, peer: Peer, mut head: Parts, body: Option<Body>) -> Answering {
+pub(crate) fn serve(live: &Live, peer: Peer, mut head: Parts, sent: Sent) -> Answering {
     let start = Stopwatch::start();
     // Only looked at: an owner would count itself where all threads do.
     let app = live.glance();
@@ -86,31 +87,50 @@ pub(crate) fn serve(live: &Live, peer: Peer, mut head: Parts, body: Option<Body>
             return Answering::known(answer);
         }
     };
-    if let Found::Route(place) = found
-        && let Some(answer) = at_once(&app, &app.config.routes[place], peer, &head)
-    {
-        let answer = answer.unwrap_or_else(refused);
-        app.metrics.answered(found.meter(&app), answer.status(), &start);
-        return Answering::known(answer);
-    }
-    let app = Guard::into_inner(app);
+    let decided = match found {
+        Found::Route(place) => at_once(&app, &app.config.routes[place], peer, &head),
+        Found::Own(_) | Found::Elevation(_) => None,
+    };
+    let admission = match decided {
+        Some(Ok(AtOnce::Admitted(admission))) => Some(admission),
+        Some(Ok(AtOnce::Answered(answer))) => return Answering::known(finished(&app, found, &start, Ok(answer))),
+        Some(Err(problem)) => return Answering::known(finished(&app, found, &start, Err(problem))),
+        None => None,
+    };
+    let (app, body) = (Guard::into_inner(app), sent.into_body());
     Answering::awaited(async move {
         // What only few requests need has a box of its own, so that others do not carry it.
         let answer = match found {
             Found::Own(_) => Box::pin(answer_own(&app, peer, &head)).await,
             Found::Elevation(_) => Box::pin(elevation::answer(&app, peer, head, body)).await,
-            Found::Route(place) => govern(&app, &app.config.routes[place], peer, &mut head, body).await,
+            Found::Route(place) => match (&app.config.routes[place], admission) {
+                (Route { action: Action::Forward(to), .. }, Some(admission)) => {
+                    let caller = Caller::default();
+                    Ok(send_on(Errand::new(&app, to, peer, &caller), &mut head, body, admission).await)
+                }
+                (route, _) => Box::pin(govern(&app, route, peer, &mut head, body)).await,
+            },
         };
-        let answer = answer.unwrap_or_else(refused);
-        app.metrics.answered(found.meter(&app), answer.status(), &start);
-        answer
+        finished(&app, found, &start, answer)
     })
 }
 
-/// A fixed answer, where nobody and nothing has to be waited for.
-fn at_once(app: &App, route: &Route, peer: Peer, head: &Parts) -> Option<Result<Response, Problem>> {
-    let Action::Respond(fixed) = &route.action else { return None };
-    if fixed.logout || caller::has_to_show(app, &route.require) {
+fn finished(app: &App, found: Found, start: &Stopwatch, answer: Result<Response, Problem>) -> Response {
+    let answer = answer.unwrap_or_else(refused);
+    app.metrics.answered(found.meter(app), answer.status(), start);
+    answer
+}
+
+/// How far a request comes without waiting.
+enum AtOnce {
+    Answered(Response),
+    Admitted(Admission),
+}
+
+/// Where neither the caller nor the store has to be waited for.
+fn at_once(app: &App, route: &Route, peer: Peer, head: &Parts) -> Option<Result<AtOnce, Problem>> {
+    let ends_session = matches!(&route.action, Action::Respond(fixed) if fixed.logout);
+    if app.backend.kind != BackendKind::Memory || ends_session || caller::has_to_show(app, &route.require) {
         return None;
     }
     let client = facts::client(app, peer, &head.headers);
@@ -118,12 +138,21 @@ fn at_once(app: &App, route: &Route, peer: Peer, head: &Parts) -> Option<Result<
         Ok(asks) => asks,
         Err(problem) => return Some(Err(problem)),
     };
-    let decision = app.gate.check_at_once(&asks)?.map_err(|error| app.problem(&error));
-    Some(
-        decision.map(
-            |decision| if decision.allowed { fixed_answer(app, fixed, &decision) } else { denied(app, &decision) },
-        ),
-    )
+    let problem = |error| app.problem(&error);
+    Some(match &route.action {
+        Action::Respond(fixed) => app.gate.check_at_once(&asks)?.map_err(problem).map(|decision| {
+            let fixed = || fixed_answer(app, fixed, &decision);
+            AtOnce::Answered(if decision.allowed { fixed() } else { denied(app, &decision) })
+        }),
+        Action::Forward(to) if to.lacks_secret() => Err(Problem::not_configured()),
+        Action::Forward(_) => {
+            let reserved = app.gate.reserve_at_once(&asks, &ReserveOptions::default())?;
+            reserved.map_err(problem).map(|reserved| match reserved {
+                Reserved::Denied(decision) => AtOnce::Answered(denied(app, &decision)),
+                Reserved::Admitted(admission) => AtOnce::Admitted(admission),
+            })
+        }
+    })
 }
 
 async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Problem> {
@@ -221,17 +250,13 @@ async fn govern(
     let asks = asks(app, route, client, &caller, head)?;
     let mut answer = match &route.action {
         Action::Respond(fixed) => Box::pin(respond(app, fixed, &asks, head)).await?,
+        Action::Forward(to) if to.lacks_secret() => return Err(Problem::not_configured()),
         Action::Forward(to) => {
-            if to.secret.as_ref().is_some_and(|secret| secret.value.is_none()) {
-                return Err(Problem::not_configured());
-            }
-            match reserve(app, &asks).await? {
+            let reserved = app.gate.reserve(&asks, &ReserveOptions::default()).await;
+            match reserved.map_err(|error| app.problem(&error))? {
                 Reserved::Denied(decision) => denied(app, &decision),
                 Reserved::Admitted(admission) => {
-                    let is_trusted = app.config.trusted_proxies.trusts(peer.ip());
-                    let errand = Errand { app, to, peer, is_trusted, caller: &caller };
-                    // In a box of its own, or it would be moved with every future around it.
-                    Box::pin(forward::forward(errand, head, body, admission)).await
+                    send_on(Errand::new(app, to, peer, &caller), head, body, admission).await
                 }
             }
         }
@@ -254,17 +279,9 @@ fn asks<'a>(
     Ok([Ask { policy: (&*route.policy).into(), who, cost: route.cost.clone() }])
 }
 
-async fn reserve(app: &App, asks: &[Ask<'_>]) -> Result<Reserved, Problem> {
-    let options = ReserveOptions::default();
-    let reserved = match app.gate.reserve_at_once(asks, &options) {
-        Some(reserved) => reserved,
-        None => Box::pin(app.gate.reserve(asks, &options)).await,
-    };
-    let reserved = reserved.map_err(|error| app.problem(&error))?;
-    if let Reserved::Admitted(admission) = &reserved {
-        turn(admission.decision()).await;
-    }
-    Ok(reserved)
+async fn send_on(errand: Errand<'_>, head: &mut Parts, body: Option<Body>, admission: Admission) -> Response {
+    turn(admission.decision()).await;
+    forward::forward(errand, head, body, admission).await
 }
 
 async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask<'_>], head: &Parts) -> Result<Response, Problem> {

@@ -44,6 +44,9 @@ enum Connector {
     Tls(HttpsConnector<HttpConnector>),
 }
 
+/// Those that rest, and since when.
+type Lane = Mutex<Vec<(Box<Link>, Instant)>>;
+
 /// Connections to one server.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -54,7 +57,7 @@ pub(super) struct Pool {
     connector: Connector,
     /// By thread, because a link's events come to the thread that made it. The last one used is the first one taken: the
     /// others grow old.
-    idle: [Mutex<Vec<(Link, Instant)>>; LANES],
+    idle: [Lane; LANES],
 }
 
 /// What is asked of an upstream.
@@ -143,7 +146,7 @@ impl Pool {
         request: Request,
         upload: &Upload,
         patience: Duration,
-    ) -> Result<(Head, Link), NoAnswer> {
+    ) -> Result<(Head, Box<Link>), NoAnswer> {
         let Request { mut head, mut body, is_chunked, is_head } = request;
         loop {
             let kept = self.take();
@@ -169,20 +172,20 @@ impl Pool {
     }
 
     /// To be used again. Whether it can be is seen then.
-    pub(super) fn keep(&self, link: Link) {
-        if let Some(link) = link.rested() {
+    pub(super) fn keep(&self, mut link: Box<Link>) {
+        if link.rest() {
             self.lane().lock().push((link, lately()));
         }
     }
 
-    async fn connect(&self) -> Result<Link, Cause> {
+    async fn connect(&self) -> Result<Box<Link>, Cause> {
         match &self.connector {
             Connector::Plain(connector) => Ok(Link::over(connector.clone().call(self.uri.clone()).await?.into_inner())),
             Connector::Tls(connector) => Ok(Link::over(TokioIo::new(connector.clone().call(self.uri.clone()).await?))),
         }
     }
 
-    fn lane(&self) -> &Mutex<Vec<(Link, Instant)>> {
+    fn lane(&self) -> &Lane {
         &self.idle[crew::hand() % LANES]
     }
 
@@ -191,7 +194,7 @@ impl Pool {
     }
 
     /// One that is there and ready for a request.
-    fn take(&self) -> Option<Link> {
+    fn take(&self) -> Option<Box<Link>> {
         loop {
             let (mut link, since) = self.lane().lock().pop()?;
             if lately() < since + IDLE && link.is_ready() {

@@ -15,7 +15,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::http::request::Parts;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -23,19 +23,18 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use crate::answering::Answering;
 use crate::conduct::{Conduct, Turn};
 use crate::guests::Guest;
-use crate::payload::Response;
+use crate::payload::{Response, Sent};
 use request::{Came, Whole};
 pub(crate) use rewound::Rewound;
 
 /// Room for what a client sends at once.
 const ROOM: usize = 2 * 1024;
-/// A request that is longer is not for us, and no more is read ahead while an answer is awaited.
+/// A head that is longer is not for us, and no more is read ahead while an answer is awaited.
 const MOST: usize = 16 * 1024;
 /// Bodies up to this size are sent in one piece with their head.
 const SMALL: usize = 8 * 1024;
 
 /// How it ended.
-#[derive(Debug)]
 pub(crate) enum Left {
     /// One of both has gone.
     Nobody,
@@ -44,7 +43,7 @@ pub(crate) enum Left {
 }
 
 /// What hyper goes on with.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Rest {
     pub(crate) came: Bytes,
     /// Of the first request in it, where it is known already.
@@ -56,13 +55,16 @@ pub(crate) async fn serve<I>(
     io: &mut I,
     guest: &mut Guest,
     conduct: &Arc<Conduct>,
-    answer: impl Fn(Parts, Option<Body>) -> Answering,
+    answer: impl Fn(Parts, Sent) -> Answering,
 ) -> io::Result<Left>
 where
     I: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut input, mut output) = (BytesMut::new(), Vec::new());
     loop {
+        if input.is_empty() && input.capacity() > 2 * ROOM {
+            input = BytesMut::new();
+        }
         if input.is_empty() && !come(io, guest, &mut input).await? {
             return Ok(Left::Nobody);
         }
@@ -76,13 +78,17 @@ where
                 if come(io, guest, &mut input).await? {
                     continue;
                 }
+                if is_blank(&input) {
+                    return Ok(Left::Nobody);
+                }
                 return Ok(Left::Request(Rest { came: input.freeze(), answer: None }));
             }
             Came::Part | Came::Other => return Ok(Left::Request(Rest { came, answer: None })),
         };
         let turn = conduct.begin();
-        let answering = answer(head, body.map(Body::from));
-        let Some(answer) = wait(io, &mut input, answering).await else { return Ok(Left::Nobody) };
+        let answering = answer(head, body.map_or(Sent::Nothing, Sent::Whole));
+        let is_more = end < came.len();
+        let Some(answer) = wait(io, &mut input, is_more, answering).await else { return Ok(Left::Nobody) };
         let body = if turn.is_last() { None } else { answer::write(&mut output, &answer) };
         let Some(body) = body else {
             let came = if input.is_empty() { came } else { [came, input.freeze()].concat().into() };
@@ -97,10 +103,10 @@ where
         }
         io.flush().await?;
         drop(turn.answer(()));
-        if end < came.len() {
-            input = BytesMut::from(&*[&came[end..], &input].concat());
+        if is_more {
+            input = BytesMut::from(&came[end..]);
         }
-        if output.capacity() > MOST {
+        if output.capacity() > SMALL {
             output = Vec::new();
         }
     }
@@ -110,7 +116,7 @@ where
 async fn come<I: AsyncRead + Unpin>(io: &mut I, guest: &mut Guest, input: &mut BytesMut) -> io::Result<bool> {
     input.reserve(ROOM);
     poll_fn(|cx| {
-        if guest.poll_told(cx).is_ready() && input.is_empty() {
+        if guest.poll_told(cx).is_ready() && is_blank(input) {
             return Poll::Ready(Ok(false));
         }
         poll_read(io, cx, input).map_ok(|length| length > 0)
@@ -118,13 +124,24 @@ async fn come<I: AsyncRead + Unpin>(io: &mut I, guest: &mut Guest, input: &mut B
     .await
 }
 
-/// An answer, unless the client goes before it is there.
-async fn wait<I: AsyncRead + Unpin>(io: &mut I, input: &mut BytesMut, mut answering: Answering) -> Option<Response> {
+/// Lines without anything on them may stand between requests.
+fn is_blank(input: &[u8]) -> bool {
+    input.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
+}
+
+/// An answer, unless the client goes before it is there. Where the next request is here already nobody looks for that: what
+/// comes behind it has to wait.
+async fn wait<I: AsyncRead + Unpin>(
+    io: &mut I,
+    input: &mut BytesMut,
+    is_more: bool,
+    mut answering: Answering,
+) -> Option<Response> {
     poll_fn(|cx| {
         if let Poll::Ready(answer) = Pin::new(&mut answering).poll(cx) {
             return Poll::Ready(Some(answer));
         }
-        while input.len() < MOST {
+        while !is_more && input.len() < MOST {
             match poll_read(io, cx, input) {
                 Poll::Ready(Ok(length)) if length > 0 => {}
                 Poll::Ready(_) => return Poll::Ready(None),
@@ -138,4 +155,94 @@ async fn wait<I: AsyncRead + Unpin>(io: &mut I, input: &mut BytesMut, mut answer
 
 fn poll_read<I: AsyncRead + Unpin>(io: &mut I, cx: &mut Context<'_>, input: &mut BytesMut) -> Poll<io::Result<usize>> {
     pin!(io.read_buf(input)).poll(cx)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::guests::Guests;
+
+    const ASKED: &[u8] = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+
+    /// Serves what comes, each request once the test says so.
+    fn server(mut io: DuplexStream) -> (mpsc::Receiver<mpsc::Sender<()>>, tokio::task::JoinHandle<usize>) {
+        let (begun, begins) = mpsc::channel(8);
+        let serving = tokio::spawn(async move {
+            let (guests, conduct) = (Guests::new(), Conduct::new(false, Arc::new(AtomicBool::new(false))));
+            let mut guest = guests.enter();
+            let left = serve(&mut io, &mut guest, &conduct, |_, _| {
+                let begun = begun.clone();
+                Answering::awaited(async move {
+                    let (go, mut goes) = mpsc::channel(1);
+                    begun.send(go).await.unwrap();
+                    goes.recv().await;
+                    Response::new(Bytes::from_static(b"ok").into())
+                })
+            });
+            match left.await.unwrap() {
+                Left::Nobody => 0,
+                Left::Request(rest) => rest.came.len(),
+            }
+        });
+        (begins, serving)
+    }
+
+    async fn answer(client: &mut DuplexStream) {
+        let mut read = Vec::new();
+        while !read.ends_with(b"\r\n\r\nok") {
+            assert!(client.read_buf(&mut read).await.unwrap() > 0, "{}", String::from_utf8_lossy(&read));
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_is_read_while_the_next_request_waits() {
+        let (client, io) = duplex(4 * ROOM);
+        let (mut begins, serving) = server(io);
+        let many = ASKED.repeat(8 * ROOM / ASKED.len());
+        let (mut reading, mut writing) = tokio::io::split(client);
+        let writing = tokio::spawn(async move { writing.write_all(&many).await });
+        // All that fits into the pipe and into one reading was taken, and the rest was not.
+        let go = begins.recv().await.unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!writing.is_finished());
+        drop(go);
+        let mut read = [0; 1024];
+        let length = reading.read(&mut read).await.unwrap();
+        assert!(read[..length].starts_with(b"HTTP/1.1 200 OK\r\n"));
+        serving.abort();
+        writing.abort();
+    }
+
+    #[tokio::test]
+    async fn whoever_sends_no_more_has_the_answers_but_the_last() {
+        let (mut client, io) = duplex(8 * ROOM);
+        let (mut begins, serving) = server(io);
+        client.write_all(&ASKED.repeat(2)).await.unwrap();
+        client.shutdown().await.unwrap();
+        drop(begins.recv().await.unwrap());
+        answer(&mut client).await;
+        // As hyper does: the end of what it sends is the end of the client.
+        let _go = begins.recv().await.unwrap();
+        assert_eq!(serving.await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_long_head_and_one_that_ends_early_are_for_hyper() {
+        let long = format!("GET / HTTP/1.1\r\nhost: x\r\nx-long: {}\r\n\r\n", "a".repeat(MOST));
+        for (sent, left) in [(long.as_str(), MOST), ("GET / HT", 8), ("\r\n", 0), ("", 0)] {
+            let (mut client, io) = duplex(4 * MOST);
+            let (_begins, serving) = server(io);
+            client.write_all(sent.as_bytes()).await.unwrap();
+            client.shutdown().await.unwrap();
+            let came = serving.await.unwrap();
+            assert!(came >= left && (left > 0 || came == 0), "{came} of {}", sent.len());
+        }
+    }
 }

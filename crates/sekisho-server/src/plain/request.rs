@@ -10,6 +10,8 @@ use axum::http::request::Parts;
 use axum::http::{Method, Request, Uri};
 use httparse::{ParserConfig, Status};
 
+use super::MOST;
+
 const MAX_HEADERS: usize = 64;
 
 /// What has come so far.
@@ -41,6 +43,9 @@ pub(super) fn read(bytes: &Bytes) -> Came {
 
 fn whole(bytes: &Bytes, request: &httparse::Request<'_, '_>, length: usize) -> Option<Whole> {
     let (Some(method), Some(target), Some(1)) = (request.method, request.path, request.version) else { return None };
+    if length > MOST {
+        return None;
+    }
     let method = Method::from_bytes(method.as_bytes()).ok()?;
     // An answer to these is of another shape.
     if matches!(method, Method::HEAD | Method::CONNECT) || !target.starts_with('/') {

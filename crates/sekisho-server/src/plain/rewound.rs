@@ -9,7 +9,6 @@ use bytes::Buf as _;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Reads them once more, then goes on.
-#[derive(Debug)]
 pub(crate) struct Rewound<I> {
     pub(crate) came: Bytes,
     pub(crate) io: I,
