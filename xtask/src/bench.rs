@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::setup::Need;
-use crate::{python, setup, shell};
+use crate::{dist, python, setup, shell};
 
 /// For limitador's Redis storage: bindgen reads RocksDB's headers with clang's library, and the TLS is OpenSSL.
 const NATIVE: [Need; 4] = [
@@ -55,8 +55,8 @@ fn doors(args: &[&str]) -> Result<()> {
         let mut command = shell::command("cargo", &["install", "--locked", &package, "--root"]);
         shell::run(command.arg(setup::tools_dir()))?;
     }
-    shell::cargo(&["build", "--release", "--package", "sekisho-cli"])?;
-    shell::cargo(&[&["run", "--release", "--package", "sekisho-bench", "--", "doors"], args].concat())
+    let mut command = shell::command("cargo", &["run", "--release", "--package", "sekisho-bench", "--", "doors"]);
+    shell::run(command.args(args).env("SEKISHO", dist::run()?))
 }
 
 /// limitador's Redis storage does not build without its disk storage, and never calls it. So an archive with nothing in

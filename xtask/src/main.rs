@@ -4,6 +4,7 @@
 mod bench;
 mod ci;
 mod deny;
+mod dist;
 mod docs;
 mod faults;
 mod plots;
@@ -25,6 +26,7 @@ Usage: cargo xtask <command>
   tidy                 file lengths, import rule, suites, leftovers, whitespace, links
   deny                 licences, banned crates and sources of the dependencies
   bench <name> [args…] run one benchmark
+  dist                 build target/dist/sekisho, the binary as it is shipped: tried under load, and built again by what was seen
   faults [F3 …]        measure what instances do under each fault; without names write docs/guarantees.md anew
   soak [--minutes 10] [--seed 1]  three instances under load and every class of fault
   fuzz <target|all> [--minutes N] [--seed N] [--keep]
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["deny"] => deny::run(),
         ["bench", name, rest @ ..] => bench::run(name, rest),
+        ["dist"] => dist::run().map(drop),
         [what @ ("faults" | "soak"), rest @ ..] => faults::run(what, rest),
         ["fuzz", rest @ ..] => shell::cargo(&[&["run", "--package", "sekisho-fuzz", "--"], rest].concat()),
         ["plots"] => plots::run(),

@@ -1,5 +1,6 @@
 //! The servers under load, each a process of its own, so that its CPU time and memory can be told apart.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -73,8 +74,17 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
-fn beside(name: &str) -> PathBuf {
-    std::env::current_exe().unwrap().with_file_name(name)
+/// The binary to measure: the shipped one, which xtask names, or what `cargo build --release` put beside this.
+fn binary() -> PathBuf {
+    let beside = || std::env::current_exe().unwrap().with_file_name("sekisho");
+    std::env::var_os("SEKISHO").map_or_else(beside, PathBuf::from)
+}
+
+/// A program as a service runs it, in a session of its own: among sessions, not processes, the kernel shares out the cores.
+fn service(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setsid");
+    command.arg(program);
+    command
 }
 
 /// Sekisho on `config`, in which `LISTEN`, `API` and `GRPC` stand for free ports. Ready when `which` of them is.
@@ -90,7 +100,7 @@ pub(crate) fn sekisho(dir: &Path, config: &str, which: &str) -> Server {
     }
     let path = dir.join(format!("sekisho-{port}.yaml"));
     fs::write(&path, config).unwrap();
-    let mut command = Command::new(beside("sekisho"));
+    let mut command = service(binary());
     command.arg("serve").arg("--config").arg(path).current_dir(dir).env("RUST_LOG", "error");
     Server::start(command, port)
 }
@@ -98,7 +108,7 @@ pub(crate) fn sekisho(dir: &Path, config: &str, which: &str) -> Server {
 /// This program as a trivial server, to compare with.
 pub(crate) fn trivial(what: &str) -> Server {
     let port = free_port();
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = service(std::env::current_exe().unwrap());
     command.args(["serve", what, &port.to_string()]);
     Server::start(command, port)
 }
@@ -117,7 +127,7 @@ pub(crate) fn nginx(dir: &Path, http: &str, server: &str) -> Server {
     );
     fs::write(here.join("nginx.conf"), config).unwrap();
     let program = if Path::new("/usr/sbin/nginx").exists() { "/usr/sbin/nginx" } else { "nginx" };
-    let mut command = Command::new(program);
+    let mut command = service(program);
     command.arg("-p").arg(&here).arg("-c").arg(here.join("nginx.conf"));
     command.args(["-e", "stderr", "-g", "daemon off;"]);
     Server::start(command, port)
@@ -128,7 +138,7 @@ pub(crate) fn flask(redis: &str) -> Server {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let bin = here.parent().unwrap().join("target/tools/flask/bin");
     let port = free_port();
-    let mut command = Command::new(bin.join("gunicorn"));
+    let mut command = service(bin.join("gunicorn"));
     command.args(["--workers", "2", "--threads", "4", "--bind", &format!("127.0.0.1:{port}"), "flask_check:app"]);
     command.current_dir(here.join("python")).env("REDIS_URL", redis);
     Server::start(command, port)
@@ -138,7 +148,7 @@ pub(crate) fn flask(redis: &str) -> Server {
 pub(crate) fn throttlecrab() -> Server {
     let port = free_port();
     let tools = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/tools/bin");
-    let mut command = Command::new(tools.join("throttlecrab-server"));
+    let mut command = service(tools.join("throttlecrab-server"));
     command.args(["--http", "--http-host", "127.0.0.1", "--http-port", &port.to_string(), "--log-level", "error"]);
     Server::start(command, port)
 }
