@@ -13,11 +13,10 @@ use std::time::Duration;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
 use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
 use prost::Message as _;
-use sekisho_testkit::RedisServer;
 use tempfile::TempDir;
 
 use self::load::{Load, get, get_for, post};
-use self::process::{Server, flask, nginx, sekisho, throttlecrab, trivial};
+use self::process::{Server, flask, nginx, redis, redis_cli, sekisho, throttlecrab, trivial};
 use crate::measure::{median, ratio, row};
 
 const ROUNDS: usize = 9;
@@ -123,21 +122,21 @@ fn check(dir: &TempDir) {
 
 /// Seed 000's rules under its own keys, which older programs read too, and as they are kept where nobody else does.
 fn check_on_redis(dir: &TempDir) {
-    let redis = RedisServer::start();
+    let redis = redis(dir.path());
+    let url = format!("redis://127.0.0.1:{}", redis.port);
     let rules = |minute: &str, daily: &str| {
         format!(
-            "listen: LISTEN\napi: API\ngrpc: off\nstore: {{ url: \"{}\", timeout: 5s }}\npolicies:\n  vision:\n    rules:\n      \
+            "listen: LISTEN\napi: API\ngrpc: off\nstore: {{ url: \"{url}\", timeout: 5s }}\npolicies:\n  vision:\n    rules:\n      \
              - {{ name: minute, algorithm: sliding_log, limit: 20, window: 60s{minute} }}\n      \
-             - {{ name: daily, algorithm: calendar, period: day, zone: UTC, limit: 1000{daily} }}\nroutes: []\n",
-            redis.url()
+             - {{ name: daily, algorithm: calendar, period: day, zone: UTC, limit: 1000{daily} }}\nroutes: []\n"
         )
     };
     let under_its_keys = rules(", key: \"rate:minute:{subject}\"", ", key: \"rate:daily:{subject}:{date}\"");
     let (seeds, own) = (sekisho(dir.path(), &under_its_keys, "API"), sekisho(dir.path(), &rules("", ""), "API"));
-    let (axum, flask) = (trivial("axum"), flask(&redis.url()));
+    let (axum, flask) = (trivial("axum"), flask(&url));
     let checks = checks("vision");
     let contenders = [(&axum, &checks), (&own, &checks), (&seeds, &checks), (&flask, &checks)];
-    let figures = contest(&contenders, || drop(redis.command(&["FLUSHALL"])));
+    let figures = contest(&contenders, || redis_cli(redis.port, "FLUSHALL"));
     let names = [
         "axum that only parses and answers",
         "sekisho on Redis",

@@ -18,6 +18,8 @@ const SECRET: &str = "a secret of the training, 32 bytes long";
 const BEARER: &str = "authorization: Bearer eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.\
                       eyJpc3MiOiJ0cmFpbmluZyIsImF1ZCI6ImFwaSIsInN1YiI6InVzZXItMSIsImp0aSI6InRva2VuLTEiLCJleHAiOjQxMDI0NDQ4MDB9.\
                       SiCH7i-5jnEVdBbXb7f4-g70WuAkkZMGWaiQSK4V308";
+const BEHIND_A_PROXY: [&str; 3] =
+    ["x-forwarded-for: 203.0.113.7", "accept: text/html,*/*;q=0.8", "accept-encoding: gzip, deflate, br"];
 /// A `RateLimitRequest` for one `remote_address` of the domain `training`, as gRPC frames it.
 const SHOULD_RATE_LIMIT: &[u8] =
     b"\0\0\0\0\x2a\x0a\x08training\x12\x1c\x0a\x1a\x0a\x0eremote_address\x12\x0810.0.0.1\x18\x01";
@@ -31,8 +33,8 @@ pub(crate) fn run() -> Result<PathBuf> {
     let dist = shell::root().join("target").join("dist");
     let (profiles, merged) = (dist.join("profiles"), dist.join("sekisho.profdata"));
     let observed = build(&host, &dist.join("observed"), &format!("-Cprofile-generate={}", profiles.display()))?;
-    // What is compiled again only with other code need not be tried again either.
-    if !is_newer(&merged, &observed) {
+    // The same code need not be tried again in the same way.
+    if !is_newer(&merged, &observed) || !is_newer(&merged, &std::env::current_exe()?) {
         let _ = fs::remove_dir_all(&profiles);
         train(&observed, &dist.join("training"), &profiles)?;
         let mut merge = shell::command(profdata, &["merge", "--output"]);
@@ -140,6 +142,8 @@ impl Sekisho {
         get(&[], &gateway("/fixed"), Answers::Good)?;
         get(&[], &gateway("/tight"), Answers::Any)?;
         get(&[], &gateway("/there"), Answers::Good)?;
+        get(&BEHIND_A_PROXY, &gateway("/fixed"), Answers::Good)?;
+        get(&BEHIND_A_PROXY, &gateway("/there"), Answers::Good)?;
         get(&[BEARER], &gateway("/mine"), Answers::Good)?;
         h2load("--no-tls-proto=h2c", &[], None, &gateway("/there"), Answers::Good)?;
         send(&[], "open", &api("/v1/check"))?;

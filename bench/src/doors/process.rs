@@ -133,6 +133,20 @@ pub(crate) fn nginx(dir: &Path, http: &str, server: &str) -> Server {
     Server::start(command, port)
 }
 
+/// A Redis that keeps nothing on disk.
+pub(crate) fn redis(dir: &Path) -> Server {
+    let port = free_port();
+    let mut command = service("redis-server");
+    command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"]);
+    command.current_dir(dir);
+    Server::start(command, port)
+}
+
+pub(crate) fn redis_cli(port: u16, what: &str) {
+    let output = Command::new("redis-cli").args(["-p", &port.to_string(), what]).output();
+    assert_eq!(output.unwrap_or_else(|error| panic!("redis-cli: {error}")).stdout, b"OK\n", "{what}");
+}
+
 /// The stack of seed 002: Flask with Flask-Limiter under gunicorn.
 pub(crate) fn flask(redis: &str) -> Server {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
