@@ -251,7 +251,7 @@ fn proxy(dir: &TempDir) {
     println!(
         "\n| p99 at {pace:.0} requests/s, ms | upstream alone | through sekisho | through nginx |\n|---|---|---|---|"
     );
-    for round in 1..=5 {
+    for round in 1..=ROUNDS {
         let p99 = |server: &Server| half.run(server.port).percentile(99.0).as_secs_f64() * 1_000.0;
         let (alone, through, theirs) = (p99(&upstream), p99(&ours), p99(&nginx));
         let ms = |value: f64| ("", format!("{value:.2}"));
