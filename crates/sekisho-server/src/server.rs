@@ -24,6 +24,8 @@ use crate::{census, eviction, metrics, tokens};
 
 /// How long requests in flight get when the server is told to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the store has, after that, to be told what they cost.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server with its listeners open and nothing accepted yet.
 #[derive(Debug)]
@@ -159,6 +161,12 @@ impl Server {
         tracing::info!(open = connections.count(), "stopping");
         if tokio::time::timeout(STOP_TIMEOUT, connections.see_out()).await.is_err() {
             tracing::warn!("some requests were cut off: they took longer than {STOP_TIMEOUT:?} to finish");
+        }
+        // What the last answers cost was left to the store without waiting for it.
+        let Backend { limits, outbound, .. } = self.live.app().backend.clone();
+        let told = async { tokio::join!(limits.catch_up(), outbound.catch_up()) };
+        if tokio::time::timeout(CATCH_UP_TIMEOUT, told).await.is_err() {
+            tracing::warn!("the store was not told of all that was decided: it did not answer in {CATCH_UP_TIMEOUT:?}");
         }
         let refreshed = async { while workers.join_next().await.is_some() {} };
         if tokio::time::timeout(STOP_TIMEOUT, refreshed).await.is_err() {

@@ -190,6 +190,12 @@ impl Limits {
         self.store.ping().await
     }
 
+    /// Resolves once the store was told of everything that dropped reservations left to it, and of what was decided without it,
+    /// as far as it answers. To be awaited, for as long as there is time, before a process stops.
+    pub async fn catch_up(&self) -> Result<(), Error> {
+        self.store.catch_up().await
+    }
+
     /// Forgets all that is counted, held and overridden for one subject.
     pub async fn reset(&self, policy: &str, subject: Subject, endpoint: Option<Endpoint>) -> Result<Decision, Error> {
         self.operate(self.target(policy, subject, endpoint)?, Operation::Reset).await

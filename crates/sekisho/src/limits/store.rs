@@ -80,6 +80,11 @@ pub trait LimitStore: fmt::Debug + Send + Sync {
     /// Settles or releases without anyone waiting for it: what a dropped `Admission` does.
     fn end_later(&self, end: End);
 
+    /// Resolves once the store was told of all that was to be ended later, as far as it answers: for a process that is to stop.
+    fn catch_up(&self) -> StoreFuture<'_, ()> {
+        StoreFuture::known(Ok(()))
+    }
+
     /// Resets, grants, overrides, blocks, charges or adopts, and answers with the figures afterwards.
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken>;
 

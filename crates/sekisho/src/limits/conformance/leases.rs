@@ -252,6 +252,17 @@ pub(super) async fn a_dropped_admission_keeps_what_was_sent(harness: &Harness) {
     until(&desk, (3, 0, 2)).await;
 }
 
+pub(super) async fn f39_whoever_is_to_stop_can_wait_for_what_was_dropped(harness: &Harness) {
+    let desk = Desk::with_policy(harness, slow(harness, OnLeaseExpiry::Release));
+    for count in 1..=3 {
+        let mut admission = admitted(desk.try_reserve(1, LEASE).await);
+        admission.sent();
+        drop(admission);
+        desk.limits.catch_up().await.unwrap();
+        assert_eq!(desk.figures().await, [(count, 0, 5 - count); 5]);
+    }
+}
+
 pub(super) async fn whoever_leaves_before_the_answer_holds_nothing(harness: &Harness) {
     let desk = Desk::with_policy(harness, slow(harness, OnLeaseExpiry::Settle));
     let mut asked = Box::pin(desk.try_reserve(3, LEASE));

@@ -151,6 +151,7 @@ fn all() -> Vec<Case> {
         leases::an_idempotency_key_is_one_per_subject,
         leases::a_dropped_admission_gives_back_what_was_never_sent,
         leases::a_dropped_admission_keeps_what_was_sent,
+        leases::f39_whoever_is_to_stop_can_wait_for_what_was_dropped,
         leases::whoever_leaves_before_the_answer_holds_nothing,
         leases::a_reservation_outlives_a_change_of_its_policy,
         lost::what_a_lost_reservation_cost_counts_once,

@@ -10,6 +10,7 @@ use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::{End, Fallback, Inner, Paid};
+use crate::error::Error;
 
 /// So many subjects at a time, with a pause after each such batch: a store that has just come back has enough to do.
 const BATCH: usize = 64;
@@ -46,12 +47,23 @@ impl Fallback {
         self.inner.write_back().await;
     }
 
+    /// First what is on its way: what fails of that is told with the rest.
+    pub(super) async fn tell_all(&self) -> Result<(), Error> {
+        self.inner.telling.closed().await;
+        self.write_back().await;
+        self.inner.telling.closed().await;
+        self.inner.store.catch_up().await
+    }
+
     /// With nobody waiting, who could be told that the store does not answer: it is told later then.
     pub(super) fn end_in_background(&self, end: End) {
         match Handle::try_current() {
             Ok(runtime) => {
-                let inner = Arc::clone(&self.inner);
-                runtime.spawn(async move { drop(inner.end(&end).await) });
+                let (inner, telling) = (Arc::clone(&self.inner), self.inner.telling.subscribe());
+                runtime.spawn(async move {
+                    let _ = inner.end(&end).await;
+                    drop(telling);
+                });
             }
             Err(_) => self.inner.later(end, 0),
         }
@@ -87,6 +99,7 @@ impl Inner {
     }
 
     async fn write_back_some(&self) -> Round {
+        let telling = self.telling.subscribe();
         let owed = self.local.next_owed(BATCH);
         let reachable: Vec<_> = owed.iter().filter(|target| self.store.is_reachable(target)).collect();
         let paid = join_all(reachable.iter().map(|target| self.pay(target, self.is_settling(target)))).await;
@@ -95,6 +108,7 @@ impl Inner {
         let is_more_to_end = self.tell_ends(BATCH).await;
         // With some servers away, those that are reachable may stand behind a whole batch of others.
         let is_more_to_pay = self.local.debts() > 0;
+        drop(telling);
         if is_more_to_end || is_sent && is_more_to_pay {
             Round::Told
         } else if is_closed && is_more_to_pay {

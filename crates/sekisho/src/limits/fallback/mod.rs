@@ -58,6 +58,9 @@ struct Inner {
     pending: Pending,
     #[cfg(feature = "redis")]
     caretaker: caretaker::Bell,
+    /// Whoever tells the store something that nobody waits for has a receiver.
+    #[cfg(feature = "redis")]
+    telling: tokio::sync::watch::Sender<()>,
     written_back: AtomicU64,
 }
 
@@ -100,6 +103,8 @@ impl Fallback {
             pending: Pending::default(),
             #[cfg(feature = "redis")]
             caretaker: caretaker::Bell::default(),
+            #[cfg(feature = "redis")]
+            telling: tokio::sync::watch::Sender::default(),
             written_back: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
@@ -422,6 +427,10 @@ impl Fallback {
     fn end_in_background(&self, end: End) {
         self.inner.store.end_later(end);
     }
+
+    async fn tell_all(&self) -> Result<(), Error> {
+        self.inner.store.catch_up().await
+    }
 }
 
 impl LimitStore for Fallback {
@@ -444,6 +453,10 @@ impl LimitStore for Fallback {
         } else {
             self.end_in_background(end);
         }
+    }
+
+    fn catch_up(&self) -> StoreFuture<'_, ()> {
+        StoreFuture::awaited(self.tell_all())
     }
 
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {

@@ -156,6 +156,30 @@ async fn an_outage_is_admitted_charged_to_nobody_and_over_when_the_store_answers
     assert_eq!(limits.release(&backed).await.unwrap().ending, Ending::Released);
 }
 
+/// All that nobody waits for, whatever the store was told meanwhile.
+#[tokio::test]
+async fn f39_a_process_that_stops_has_told_what_it_can() {
+    let (flaky, fallback, limits) = cut_off(100, &[]).await;
+    for subject in ["a", "b", "b"] {
+        assert!(is_admitted(&limits, subject).await);
+    }
+    limits.catch_up().await.unwrap();
+    assert_eq!(fallback.owing(), 2, "it is away");
+    flaky.is_away.store(false, Ordering::Relaxed);
+    let charge = [Charge::new("p", Subject::new("c").unwrap())];
+    let reserved = limits.reserve(&charge, &ReserveOptions::default()).await.unwrap();
+    let Reserved::Admitted(mut admission) = reserved else { panic!("it fits") };
+    admission.sent();
+    drop(admission);
+    limits.catch_up().await.unwrap();
+    assert_eq!(fallback.owing(), 0);
+    let store = Limits::new(vec![limits.policy("p").unwrap().as_ref().clone()], flaky.clone()).unwrap();
+    for (subject, used) in [("a", 1), ("b", 2), ("c", 1)] {
+        let figures = store.explain("p", Subject::new(subject).unwrap(), None).await.unwrap().charges[0].rules[0];
+        assert_eq!((figures.used, figures.held), (used, 0), "{subject}");
+    }
+}
+
 /// So many instances, of which this is the first.
 #[derive(Debug)]
 struct Fleeting(AtomicU64);

@@ -251,6 +251,13 @@ impl LimitStore for RedisStore {
         self.redis.later(async move { store.end_all(&end).await });
     }
 
+    fn catch_up(&self) -> StoreFuture<'_, ()> {
+        StoreFuture::awaited(async {
+            self.redis.nothing_later().await;
+            Ok(())
+        })
+    }
+
     fn operate<'a>(&'a self, target: &'a Target, operation: &'a Operation) -> StoreFuture<'a, Taken> {
         StoreFuture::awaited(async move {
             let rules = [target.policy.rules().len()];

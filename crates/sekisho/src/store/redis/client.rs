@@ -11,6 +11,7 @@ use std::{
 use redis::{Cmd, Value};
 use tokio::{
     runtime::Handle,
+    sync::watch,
     task::yield_now,
     time::{Instant, sleep, timeout, timeout_at},
 };
@@ -93,6 +94,8 @@ struct Inner {
     target: Target,
     /// Jobs on their way that come before others: while there are any, nothing goes another way.
     before_others: Arc<AtomicUsize>,
+    /// Calls in the background, each of which has a receiver.
+    later: watch::Sender<()>,
 }
 
 #[derive(Clone, Debug)]
@@ -130,17 +133,18 @@ impl Redis {
             let first = node.wait_up().await;
             (Servers::One(node), first)
         };
-        let inner = Inner { options, runtime, servers, target, before_others: Arc::default() };
+        let (before_others, later) = (Arc::default(), watch::Sender::default());
+        let inner = Inner { options, runtime, servers, target, before_others, later };
         Ok((Self { inner: Arc::new(inner) }, first))
     }
 
     /// The same connections with another deadline of a call: for what is not on a request's way.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        let Inner { options, runtime, servers, target, before_others } = &*self.inner;
-        let (options, runtime) = (Options { timeout, ..*options }, runtime.clone());
+        let Inner { options, runtime, servers, target, before_others, later } = &*self.inner;
+        let (options, runtime, later) = (Options { timeout, ..*options }, runtime.clone(), later.clone());
         let (servers, target, before_others) = (servers.clone(), target.clone(), before_others.clone());
-        Self { inner: Arc::new(Inner { options, runtime, servers, target, before_others }) }
+        Self { inner: Arc::new(Inner { options, runtime, servers, target, before_others, later }) }
     }
 
     /// The same server over a connection of its own, whose witness hears of every change to what is read over it before any
@@ -152,8 +156,9 @@ impl Redis {
         let options = Options { in_flight: WITNESSED_IN_FLIGHT, batch, ..*options };
         let node =
             Node::start(node.address.clone(), &target.login, options, runtime.clone(), None, Some(witness)).ok()?;
-        let (runtime, target) = (runtime.clone(), target.clone());
-        let inner = Inner { options, runtime, servers: Servers::One(node), target, before_others: Arc::default() };
+        let (runtime, target, later) = (runtime.clone(), target.clone(), watch::Sender::default());
+        let before_others = Arc::default();
+        let inner = Inner { options, runtime, servers: Servers::One(node), target, before_others, later };
         Some(Self { inner: Arc::new(inner) })
     }
 
@@ -247,11 +252,18 @@ impl Redis {
     /// Makes calls in the background, on the runtime of [`Redis::connect`]: for what is given back on drop, where nobody
     /// can wait. Failures are logged.
     pub fn later<T, E: fmt::Display>(&self, calls: impl Future<Output = Result<T, E>> + Send + 'static) {
+        let under_way = self.inner.later.subscribe();
         self.inner.runtime.spawn(async move {
             if let Err(error) = calls.await {
                 tracing::debug!(%error, "a call in the background failed");
             }
+            drop(under_way);
         });
+    }
+
+    /// Waits until no call in the background is under way.
+    pub(crate) async fn nothing_later(&self) {
+        self.inner.later.closed().await;
     }
 
     /// The servers that keys are on: the one, or every master of a Cluster as it is known now.
