@@ -58,7 +58,7 @@ pub struct SecretHeader {
     pub value: Option<Secret>,
 }
 
-/// RFC 6901, without indices: `/usage/total_tokens`.
+/// RFC 6901: `/usage/total_tokens`, `/steps/0/tokens`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JsonPointer(pub Vec<String>);
 

@@ -75,19 +75,18 @@ fn amount(text: &str) -> Option<u64> {
 
 /// A list at the root is a stream of answers: each is looked at as if it stood alone.
 fn is_at(path: &[Level], JsonPointer(steps): &JsonPointer) -> bool {
-    let path = match path {
-        [Level::Array, rest @ ..] => rest,
-        path => path,
+    let is_step = |(level, step): (&Level, &String)| match level {
+        Level::Object { key, .. } => key.as_ref() == Some(step),
+        Level::Array { index } => step.parse() == Ok(*index),
     };
-    let is_step =
-        |(level, step): (&Level, &String)| matches!(level, Level::Object { key: Some(key), .. } if key == step);
-    path.len() == steps.len() && path.iter().zip(steps).all(is_step)
+    let is_there = |path: &[Level]| path.len() == steps.len() && path.iter().zip(steps).all(is_step);
+    is_there(path) || matches!(path, [Level::Array { .. }, rest @ ..] if is_there(rest))
 }
 
 #[derive(Debug)]
 enum Level {
     Object { key: Option<String>, wants_key: bool },
-    Array,
+    Array { index: usize },
 }
 
 #[derive(Debug, Default)]
@@ -138,13 +137,13 @@ impl Scanner {
         self.token.clear();
         match byte {
             b'{' => self.enter(Level::Object { key: None, wants_key: true }),
-            b'[' => self.enter(Level::Array),
+            b'[' => self.enter(Level::Array { index: 0 }),
             b'}' | b']' => drop(self.path.pop()),
-            b',' => {
-                if let Some(Level::Object { wants_key, .. }) = self.path.last_mut() {
-                    *wants_key = true;
-                }
-            }
+            b',' => match self.path.last_mut() {
+                Some(Level::Object { wants_key, .. }) => *wants_key = true,
+                Some(Level::Array { index }) => *index += 1,
+                None => {}
+            },
             b'"' => self.mode = Mode::String { is_escaped: false },
             b'-' | b'0'..=b'9' => {
                 self.mode = Mode::Number;
@@ -257,6 +256,9 @@ mod tests {
         assert_eq!(json("/a", r#"{"a":"5"}"#), None);
         assert_eq!(json("/a~1b", r#"{"a\/b":5}"#), Some(5));
         assert_eq!(json("/a", r#"[{"a":1},{"b":0},{"a":3}]"#), Some(3));
+        assert_eq!(json("/steps/1/a", r#"{"steps":[{"a":1,"b":[7,7]},{"a":2},{"a":3}]}"#), Some(2));
+        assert_eq!(json("/0", r#"[4,5]"#), Some(4));
+        assert_eq!(json("/a/0/1", r#"{"a":[[],[9]],"b":[[1,2]],"a":[[1,6]]}"#), Some(6));
         assert_eq!(json("/a", &format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000))), None);
         assert_eq!(json("/a", r#"{"a":99999999999999999999999999}"#), None);
     }
