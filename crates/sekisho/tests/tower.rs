@@ -41,6 +41,7 @@ fn gate(store: &Arc<dyn LimitStore>) -> Arc<Gate> {
     let policies = vec![
         policy("calls", vec![window(3)]),
         policy("by_user", vec![window(3)]),
+        policy("by_plan", vec![window(3)]),
         policy("by_endpoint", vec![window(1)]),
         policy("tokens", vec![Rule::fixed_window(1_000, MINUTE).unwrap().counting("tokens").unwrap()]),
         policy("slots", vec![Rule::concurrency(1).unwrap()]),
@@ -54,6 +55,7 @@ fn gate(store: &Arc<dyn LimitStore>) -> Arc<Gate> {
     let subjects = HashMap::from([
         by("calls", &["ip"]),
         by("by_user", &["user"]),
+        by("by_plan", &["claim:plan"]),
         by("by_endpoint", &["ip", "endpoint"]),
         by("tokens", &["ip"]),
         by("slots", &["ip"]),
@@ -371,6 +373,7 @@ fn nobody_is_counted_as_somebody_else() {
         (bare("calls"), "the address of the client is not known"),
         (bare("calls").user(|_| Some("ann".to_owned())), "the address of the client is not known"),
         (bare("by_user").peer(peer), "the user is not known"),
+        (bare("by_plan").peer(peer), "the claims of the caller are not known"),
         (bare("by_endpoint").peer(peer), "the endpoint is not known"),
         (bare("by_endpoint").peer(peer).endpoint(|_| None), "the endpoint is not known"),
     ] {
@@ -380,6 +383,11 @@ fn nobody_is_counted_as_somebody_else() {
     // Whoever is not logged in is told so.
     let reply = stage.get(&routes().layer(bare("by_user").user(|_| None)), "/");
     assert_eq!((reply.status, &reply.json()["field"]), (StatusCode::BAD_REQUEST, &json!("facts.user")));
+    let claim = |_: &Parts, name: &str| (name == "plan").then(|| "gold".to_owned());
+    let reply = stage.get(&routes().layer(bare("by_plan").claim(|_, _| None)), "/");
+    assert_eq!((reply.status, &reply.json()["field"]), (StatusCode::BAD_REQUEST, &json!("facts.claims.plan")));
+    assert_eq!(stage.get(&routes().layer(bare("by_plan").claim(claim)), "/").status, StatusCode::OK);
+    assert_eq!(stage.counted("by_plan", "gold"), (1, 0));
     // Users need no address, and an address may be in the extensions as it is.
     assert_eq!(
         stage.get(&routes().layer(bare("by_user").user(|_| Some("ann".to_owned()))), "/").status,

@@ -18,6 +18,9 @@ use crate::limits::{Cost, Policy};
 /// Something that is read from the head of a request.
 type Read<T> = Arc<dyn Fn(&Parts) -> Option<T> + Send + Sync>;
 
+/// The same, of a claim with that name.
+type ReadClaim = Arc<dyn Fn(&Parts, &str) -> Option<String> + Send + Sync>;
+
 /// Puts a policy of a [`Gate`] in front of a service.
 #[derive(Clone)]
 pub struct GateLayer {
@@ -29,6 +32,7 @@ pub struct GateLayer {
     proxies: TrustedProxies,
     peer: Read<IpAddr>,
     user: Option<Read<String>>,
+    claim: Option<ReadClaim>,
     endpoint: Option<Read<String>>,
     releases: Arc<dyn Fn(StatusCode) -> bool + Send + Sync>,
 }
@@ -50,6 +54,7 @@ impl GateLayer {
             proxies: TrustedProxies::default(),
             peer: Arc::new(|head| head.extensions.get::<SocketAddr>().map(SocketAddr::ip)),
             user: None,
+            claim: None,
             endpoint: None,
             releases: Arc::new(|status| status.is_server_error()),
         })
@@ -93,6 +98,14 @@ impl GateLayer {
         self
     }
 
+    /// What the token says that a layer outside of this one has verified, by the name of the claim. Without it a policy that
+    /// counts by a claim refuses the request with 400.
+    #[must_use]
+    pub fn claim(mut self, read: impl Fn(&Parts, &str) -> Option<String> + Send + Sync + 'static) -> Self {
+        self.claim = Some(Arc::new(read));
+        self
+    }
+
     /// What limits know the request by: a label, or the template of its route (`MatchedPath` in axum), in which `{id}`
     /// becomes `:id`. Never the path itself, which a client can make up.
     #[must_use]
@@ -118,6 +131,14 @@ impl GateLayer {
         let endpoint = self.endpoint.as_ref().and_then(|read| read(head)).map(|template| label(&template));
         let mut facts = facts::of(&self.spec, client, endpoint, &head.headers);
         facts.user = self.user.as_ref().and_then(|read| read(head));
+        let claims = self.spec.parts().iter().filter_map(|part| match part {
+            SubjectPart::Claim(name) => Some(name),
+            _ => None,
+        });
+        for name in claims {
+            let Some(read) = &self.claim else { return Err(untold("claim", "the claims of the caller are not known")) };
+            facts.claims.extend(read(head, name).map(|value| (name.clone(), value)));
+        }
         let counts = |part: SubjectPart| self.spec.parts().contains(&part);
         // A client cannot mend what the service was not told.
         if facts.ip.is_none() && (counts(SubjectPart::Ip) || counts(SubjectPart::IpUa)) {
