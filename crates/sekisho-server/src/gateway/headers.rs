@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::caller::USER;
 use crate::respond::Problem;
 
+const FORWARDED: &str = "x-forwarded-";
 const FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED_HOST: &str = "x-forwarded-host";
 const FORWARDED_PROTO: &str = "x-forwarded-proto";
@@ -38,19 +39,24 @@ fn is_about_the_client(name: &str) -> bool {
     // The first letters of all of them: nearly every other name is told apart by these.
     matches!(name.as_bytes(), [b'x', b'-', ..] | [b'f', b'o', ..] | [b't', b'r', ..] | [b'c', b'f', ..])
         && (name.starts_with("x-sekisho-")
+            || name.starts_with(FORWARDED)
             || matches!(
                 name,
                 "forwarded"
-                    | FORWARDED_FOR
-                    | FORWARDED_HOST
-                    | FORWARDED_PROTO
-                    | "x-forwarded-port"
                     | "x-real-ip"
+                    | "x-client-ip"
+                    | "x-cluster-client-ip"
                     | "x-original-url"
                     | "x-rewrite-url"
                     | "true-client-ip"
                     | "cf-connecting-ip"
+                    | "cf-connecting-ipv6"
             ))
+}
+
+/// What a proxy of ours says besides: a prefix, a port, a user. Not what we say after it.
+fn is_passed_on(name: &str) -> bool {
+    name.starts_with(FORWARDED) && !matches!(name, FORWARDED_FOR | FORWARDED_HOST | FORWARDED_PROTO)
 }
 
 /// Of those who say what they mean in a header, because a form can only say GET and POST.
@@ -142,7 +148,7 @@ pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl Fn
     let stays = |name: &HeaderName| {
         let text = name.as_str();
         is_hop_by_hop(text)
-            || is_about_the_client(text)
+            || is_about_the_client(text) && !(from.is_trusted && is_passed_on(text))
             || matches!(*name, HOST | CONTENT_LENGTH | EXPECT)
             || names_any && named(text)
             || from.is_read && *name == ACCEPT_ENCODING
@@ -186,6 +192,8 @@ pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl Fn
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn map(headers: &[(&str, &str)]) -> HeaderMap {
@@ -247,6 +255,10 @@ mod tests {
             ("x-sekisho-user", "admin"),
             ("x-forwarded-host", "evil"),
             ("x-forwarded-port", "1"),
+            ("x-forwarded-user", "admin"),
+            ("x-client-ip", "6.6.6.6"),
+            ("x-cluster-client-ip", "6.6.6.6"),
+            ("cf-connecting-ipv6", "::6"),
             ("x-original-url", "/admin"),
             ("x-rewrite-url", "/admin"),
             ("true-client-ip", "6.6.6.6"),
@@ -264,7 +276,29 @@ mod tests {
         let headers = sent(&headers, &from(true));
         assert!(headers["x-forwarded-for"] == "6.6.6.6, 10.0.0.1" && headers["x-forwarded-host"] == "evil");
         assert_eq!(headers["x-sekisho-user"], "", "not even a proxy says this");
-        assert_eq!(headers.len(), 4);
+        assert!(headers["x-forwarded-port"] == "1" && headers["x-forwarded-user"] == "admin", "it may");
+        assert_eq!(headers.len(), 6);
+    }
+
+    proptest! {
+        /// Whatever stands behind it, in whatever case, with whatever in place of the hyphens.
+        #[test]
+        fn a33_no_name_of_ours_comes_through(
+            start in prop::sample::select(vec!["x-forwarded-", "x-sekisho-"]),
+            rest in "[a-zA-Z][a-zA-Z0-9-]{0,12}",
+            underscores in any::<u32>(),
+            capitals in any::<u32>(),
+        ) {
+            let change = |(i, c): (usize, char)| match c {
+                '-' if underscores >> (i % 32) & 1 == 1 => '_',
+                c if capitals >> (i % 32) & 1 == 1 => c.to_ascii_uppercase(),
+                c => c,
+            };
+            let name: String = format!("{start}{rest}").chars().enumerate().map(change).collect();
+            let (mut head, ()) = axum::http::Request::new(()).into_parts();
+            head.headers = map(&[("host", "api.example"), (&name, "forged")]);
+            prop_assert!(look_through(&head).is_err() || sent(&head.headers, &from(false)).values().all(|value| value != "forged"));
+        }
     }
 
     #[test]
