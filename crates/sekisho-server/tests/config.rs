@@ -208,6 +208,10 @@ fn mistakes_elsewhere() {
             "usage_policy: demo\npolicies: { dem: { rules: [{ algorithm: block }] } }\n".into(),
             "1:15: unknown policy `demo`; did you mean `dem`?",
         ),
+        (
+            "usage_policy: p\npolicies: { p: { rules: [{ algorithm: block }] } }\n".into(),
+            "1:15: the policy `p` has no `subject`, which `usage_policy` needs",
+        ),
         ("policies: { p: { subject: ip } }\n".into(), "1:13: the policy `p` has no `rules`"),
         ("policies: { p: { rules: [] } }\n".into(), "1:25: `rules` must be 1 to 16; there are 0"),
         (

@@ -353,6 +353,30 @@ routes: [{ match: { path: /scan }, policy: vision, respond: {} }]
     assert_eq!(usage("a")["daily_count"], 0);
 }
 
+/// They are whom the routes of that policy take them for.
+#[test]
+fn the_usage_is_that_of_the_session_and_the_endpoint() {
+    let yaml = r#"
+usage_policy: mine
+policies:
+  mine: { subject: [user, endpoint], rules: [{ name: daily, algorithm: calendar, period: day, zone: UTC, limit: 9 }] }
+routes: [{ match: { path: "/item/{id}" }, policy: mine, require: [session], respond: {} }]
+"#;
+    let server = TestServer::start(yaml);
+    let login = |user: &str| {
+        let created = server.post(&format!("/v1/sessions/{user}"), json!({}));
+        created.header("set-cookie").split(';').next().unwrap().to_owned()
+    };
+    let (ann, ben) = (login("ann"), login("ben"));
+    for item in ["/item/1", "/item/2"] {
+        assert_eq!(server.gateway("GET", item, &[("cookie", &ann)]).status, 200);
+    }
+    let usage = |cookie: &str| server.gateway("GET", "/api/config/usage", &[("cookie", cookie)]);
+    assert_eq!(usage(&ann).expect(200), json!({ "daily_count": 2, "daily_limit": 9, "per_minute_limit": null }));
+    assert_eq!(usage(&ben).expect(200)["daily_count"], 0);
+    assert_eq!(server.gateway("GET", "/api/config/usage", &[]).status, 401);
+}
+
 fn read_until(stream: &mut TcpStream, wanted: &str) {
     let mut text = Vec::new();
     while !String::from_utf8_lossy(&text).contains(wanted) {

@@ -215,7 +215,7 @@ pub(super) static ROOT: Section = section(
             "the header in which they say it; the other one is ignored",
         )
         .or(Fallback::Text("x-forwarded-for")),
-        key("usage_policy", Kind::Text, "the policy whose figures clients see at `GET /api/config/usage`"),
+        key("usage_policy", Kind::Text, "the policy whose figures clients see at `GET /api/config/usage`. Who they are is established as by the first route with that policy"),
         key(
             "headers",
             Kind::Choice(&HEADERS_WORDS),

@@ -354,7 +354,7 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         _ => Vec::new(),
     };
     if let Some(node) = fields.take("usage_policy") {
-        config.usage_policy = read_usage_policy(reader, node, &named);
+        config.usage_policy = read_usage_policy(reader, node, &config.policies, &named);
     }
     if let Some(node) = fields.take("tokens") {
         config.tokens = tokens::read(reader, node).unwrap_or_default();
@@ -488,10 +488,13 @@ fn read_memory(reader: &mut Reader, node: &Node, memory: &mut Capacity) {
     }
 }
 
-fn read_usage_policy(reader: &mut Reader, node: &Node, named: &[&str]) -> Option<String> {
+fn read_usage_policy(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<String> {
     let name = reader.text(node, "usage_policy")?;
     if !named.contains(&name) {
         reader.complain(node.at, format!("unknown policy `{name}`{}", did_you_mean(name, named.iter().copied())));
+    }
+    if policies.iter().any(|known| known.policy.name() == name && known.subject.is_none()) {
+        reader.complain(node.at, format!("the policy `{name}` has no `subject`, which `usage_policy` needs"));
     }
     Some(name.to_owned())
 }

@@ -70,12 +70,16 @@ pub(super) async fn ready(app: &App) -> Response {
     (status, Json(body)).into_response()
 }
 
-/// The caller's own figures under `usage_policy`: the rule of a calendar day, and the one of a minute.
+/// The caller's own figures under `usage_policy`: the rule of a calendar day, and the one of a minute. Callers are whom the first
+/// route of that policy takes them for.
 pub(super) async fn usage(app: &App, peer: Peer, headers: &HeaderMap) -> Result<Response, Problem> {
     let Some(name) = app.config.usage_policy.clone() else { return Err(Problem::not_found()) };
     let client = facts::client(app, peer, headers);
-    let caller = caller::establish(app, &[], &name, "", client, headers).await?;
-    let who = facts::who(app, &name, client, &caller, None, headers)?;
+    let route = app.config.routes.iter().find(|route| *route.policy == *name);
+    let (require, endpoint) = route.map_or((&[][..], None), |route| (&route.require[..], Some(&*route.endpoint)));
+    let cookie = &app.config.sessions.cookie.name;
+    let mut caller = caller::establish(app, require, &name, cookie, client, headers).await?;
+    let who = facts::who(app, &name, client, &caller, endpoint, headers)?;
     let ask = Ask { policy: name.into(), who, cost: Cost::default() };
     let decided = |error| app.problem(&error);
     let charge = app.gate.identify(&ask).map_err(decided)?;
@@ -88,5 +92,7 @@ pub(super) async fn usage(app: &App, peer: Peer, headers: &HeaderMap) -> Result<
         "daily_limit": daily.map(|(_, figures)| figures.limit),
         "per_minute_limit": minute.map(|(_, figures)| figures.limit),
     });
-    Ok(Json(body).into_response())
+    let mut answer = Json(body).into_response();
+    caller.renew_cookie(answer.headers_mut());
+    Ok(answer)
 }
