@@ -24,13 +24,19 @@ fn hops<'a>(proxies: &TrustedProxies, headers: &'a HeaderMap) -> impl DoubleEnde
     headers.get_all(proxies.source.header()).iter().map(|value| value.to_str().unwrap_or("?"))
 }
 
+/// As servers in Python read a header.
+fn latin_1(value: &HeaderValue) -> String {
+    value.as_bytes().iter().copied().map(char::from).collect()
+}
+
 /// What `spec` reads of the headers, and no more: most of them concern nobody here.
 pub fn of(spec: &SubjectSpec, client: Option<IpAddr>, endpoint: Option<String>, headers: &HeaderMap) -> Facts {
     let text = |value: &HeaderValue| value.to_str().ok().map(str::to_owned);
     let mut facts = Facts { ip: client, path: endpoint, ..Facts::default() };
     for part in spec.parts() {
         match part {
-            SubjectPart::IpUa => facts.user_agent = headers.get(USER_AGENT).and_then(text),
+            // Whatever it is written in: a client without a name of its own would share one with all others there.
+            SubjectPart::IpUa => facts.user_agent = headers.get(USER_AGENT).map(latin_1),
             SubjectPart::Header(name) => {
                 let value = headers.get(name.as_str()).and_then(text);
                 facts.headers.extend(value.map(|value| (name.clone(), value)));
