@@ -4,9 +4,8 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use axum::response::IntoResponse;
-
-use crate::payload::{Payload, Response};
+use crate::payload::Response;
+use crate::respond::Problem;
 
 /// What a door makes of a request. hyper moves the future of each request about: one that is as large as all that might be
 /// awaited would cost more than most decisions, so that it lies in a box, and what is known at once needs none.
@@ -21,8 +20,8 @@ impl Answering {
     }
 
     /// Nothing is done about the request.
-    pub(crate) fn refused(problem: impl IntoResponse) -> Self {
-        Self::known(problem.into_response().map(Payload::from))
+    pub(crate) fn refused(problem: Problem) -> Self {
+        Self::known(problem.answer())
     }
 
     pub(crate) fn awaited(answer: impl Future<Output = Response> + Send + 'static) -> Self {

@@ -85,7 +85,7 @@ impl Door {
         drop(place);
     }
 
-    async fn run(self, stream: TcpStream, peer: SocketAddr, guest: Guest) -> io::Result<()> {
+    async fn run(self, stream: TcpStream, peer: SocketAddr, mut guest: Guest) -> io::Result<()> {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
         let limits = self.live.app().config.connections;
@@ -93,7 +93,9 @@ impl Door {
         let peer = Peer { address: peer, is_tls: tls.is_some() };
         match tls {
             Some(tls) => {
-                let mut stream = timeout(limits.header_timeout, tls.accept(Socket::new(stream, &limits))).await??;
+                let accepting = timeout(limits.header_timeout, tls.accept(Socket::new(stream, &limits)));
+                let Some(accepted) = guest.unless_told(accepting).await else { return Ok(()) };
+                let mut stream = accepted??;
                 let conduct = Conduct::new(stream.get_ref().1.alpn_protocol() == Some(b"h2"), self.live.leaving());
                 if !conduct.is_h2() {
                     stream.get_mut().0.expect_heads(Arc::clone(&conduct), &limits);
@@ -101,7 +103,9 @@ impl Door {
                 self.talk(stream, conduct, peer, guest, &limits).await
             }
             None => {
-                let is_h2 = timeout(limits.header_timeout, begins_as_h2(&stream)).await??;
+                let beginning = timeout(limits.header_timeout, begins_as_h2(&stream));
+                let Some(is_h2) = guest.unless_told(beginning).await else { return Ok(()) };
+                let is_h2 = is_h2??;
                 let conduct = Conduct::new(is_h2, self.live.leaving());
                 let mut stream = Socket::new(stream, &limits);
                 if !conduct.is_h2() {

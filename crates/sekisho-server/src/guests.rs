@@ -74,6 +74,16 @@ impl Guest {
         Poll::Ready(())
     }
 
+    /// What is waited for before anything was asked. None if it should leave first.
+    pub(crate) async fn unless_told<F: Future>(&mut self, begins: F) -> Option<F::Output> {
+        let mut begins = pin!(begins);
+        std::future::poll_fn(|cx| match begins.as_mut().poll(cx) {
+            Poll::Ready(begun) => Poll::Ready(Some(begun)),
+            Poll::Pending => self.poll_told(cx).map(|()| None),
+        })
+        .await
+    }
+
     /// Sees a connection to its end, and tells it when it should come to one.
     pub(crate) async fn attend<C: Future>(mut self, connection: C, leave: impl FnOnce(Pin<&mut C>)) -> C::Output {
         let (mut connection, mut leave) = (pin!(connection), Some(leave));

@@ -1,13 +1,18 @@
 //! The body of an answer.
 
 use std::fmt;
+use std::future::ready;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
+use futures_util::stream;
 use hyper::body::{Frame, SizeHint};
 
 use crate::lines::Lines;
+
+/// What is longer is not waited for.
+const GATHERED: u64 = 64 * 1024;
 
 /// An answer on its way out.
 pub(crate) type Response = axum::http::Response<Payload>;
@@ -36,6 +41,20 @@ impl Sent {
             Self::Coming(body) => Some(body),
         }
     }
+}
+
+/// What a handler answers is a stream to axum, and nearly always there as a whole.
+pub(crate) async fn gathered(answer: axum::response::Response) -> Response {
+    let (head, body) = answer.into_parts();
+    let payload = match body.size_hint().exact() {
+        Some(length) if length <= GATHERED => match axum::body::to_bytes(body, GATHERED as usize).await {
+            Ok(bytes) => Payload::Whole(bytes),
+            // It broke off: so does what is made of it.
+            Err(error) => Payload::Other(Body::from_stream(stream::once(ready(Err::<Bytes, _>(error))))),
+        },
+        _ => Payload::Other(body),
+    };
+    Response::from_parts(head, payload)
 }
 
 /// Puts all lines of the head into the map, for whoever knows no other.

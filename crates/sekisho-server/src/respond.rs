@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::caches::{Named, NotUpdated};
 use crate::config::did_you_mean;
+use crate::payload::{self, Payload};
 use crate::quiet::quietly;
 
 /// An answer in `application/problem+json` (RFC 9457).
@@ -312,6 +313,13 @@ impl Problem {
             _ => tonic::Code::Internal,
         };
         tonic::Status::new(code, self.0.detail())
+    }
+}
+
+impl Problem {
+    /// As it is sent.
+    pub(crate) fn answer(self) -> payload::Response {
+        self.0.into_response().map(Payload::from)
     }
 }
 

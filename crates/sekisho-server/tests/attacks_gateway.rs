@@ -315,6 +315,38 @@ fn a28_no_framing_hides_a_request() {
 }
 
 #[test]
+fn a28_what_could_be_read_in_two_ways_is_refused() {
+    let origin = Origin::saying(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+    let server = gateway(origin.address);
+    for framing in [
+        "content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\n0\r\n\r\n",
+        "content-length: 0\r\ncontent-length: 0\r\n\r\n",
+        "content-length: 0\r\ncontent-length: 31\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n",
+        "content-length: 0, 0\r\n\r\n",
+        "content-length: +5\r\n\r\nhello",
+        "content-length: 0x5\r\n\r\nhello",
+        "content-length:\r\n\r\n",
+        "content-length: 5\r\n\thello: x\r\n\r\nhello",
+        "x: 1\r\n folded: 2\r\n\r\n",
+        "x: 1\n\r\n",
+        "x: 1\n\n",
+        "content-length : 5\r\n\r\nhello",
+        "transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    ] {
+        for door in [server.addresses.gateway, server.addresses.api] {
+            let answer = exchange(door, format!("POST /first HTTP/1.1\r\nhost: x\r\n{framing}").as_bytes());
+            assert_eq!(status(&answer), "400", "{framing:?}: {answer}");
+            assert!(
+                answer.to_ascii_lowercase().contains("connection: close") || !answer.contains("HTTP/1.1 200"),
+                "{answer}"
+            );
+        }
+    }
+    assert_eq!((origin.requests().0.len(), server.counted("calls", "127.0.0.1")), (0, (0, 0)));
+}
+
+#[test]
 fn a29_what_follows_an_upgrade_is_not_tunnelled() {
     let origin = Origin::saying(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
     let server = gateway(origin.address);

@@ -45,7 +45,7 @@ use crate::caller::bearer;
 use crate::config::Config;
 use crate::facts::Peer;
 use crate::live::Live;
-use crate::payload::{Payload, Sent};
+use crate::payload::Sent;
 use crate::respond::Problem;
 use crate::{auth, metrics, payload, security};
 pub(crate) use body::{AnyBody, Body, Params};
@@ -78,7 +78,7 @@ pub(crate) fn serve(live: &Live, peer: Peer, head: Parts, sent: Sent) -> Answeri
         request.extensions_mut().insert(peer);
         let mut api = live.api();
         return Answering::awaited(async move {
-            api.call(request).await.unwrap_or_else(|never| match never {}).map(Payload::from)
+            payload::gathered(api.call(request).await.unwrap_or_else(|never| match never {})).await
         });
     }
     let (app, start) = (live.app(), Stopwatch::start());
@@ -115,7 +115,7 @@ async fn check(app: &Arc<App>, peer: Peer, request: Request) -> Result<payload::
 }
 
 fn finished(app: &App, start: &Stopwatch, answer: Result<payload::Response, Problem>) -> payload::Response {
-    let answer = answer.unwrap_or_else(|problem| problem.into_response().map(Payload::from));
+    let answer = answer.unwrap_or_else(Problem::answer);
     app.metrics.answered(&app.meters.check, answer.status(), start);
     answer
 }

@@ -112,17 +112,20 @@ impl Grpc {
     }
 
     /// hyper waits for the first bytes of HTTP/2 for ever; so they are awaited here.
-    async fn run(self, stream: TcpStream, guest: Guest) -> io::Result<()> {
+    async fn run(self, stream: TcpStream, mut guest: Guest) -> io::Result<()> {
         // Answers are small and written at once; waiting to fill a packet only adds latency.
         let _ = stream.set_nodelay(true);
         let limits = self.live.app().config.connections;
         match self.live.grpc_tls() {
             Some(tls) => {
-                let stream = timeout(limits.header_timeout, decrypt(&tls, Socket::new(stream, &limits))).await??;
-                self.talk(TokioIo::new(stream), guest).await
+                let decrypting = timeout(limits.header_timeout, decrypt(&tls, Socket::new(stream, &limits)));
+                let Some(decrypted) = guest.unless_told(decrypting).await else { return Ok(()) };
+                self.talk(TokioIo::new(decrypted??), guest).await
             }
             None => {
-                if !timeout(limits.header_timeout, begins_as_h2(&stream)).await?? {
+                let beginning = timeout(limits.header_timeout, begins_as_h2(&stream));
+                let Some(begun) = guest.unless_told(beginning).await else { return Ok(()) };
+                if !begun?? {
                     return Err(no_h2());
                 }
                 self.talk(TokioIo::new(Socket::new(stream, &limits)), guest).await

@@ -11,7 +11,7 @@ use super::{denied, turn};
 use crate::app::App;
 use crate::elevation::door;
 use crate::facts::{self, Peer};
-use crate::payload::{Payload, Response};
+use crate::payload::{Response, gathered};
 use crate::respond::Problem;
 use crate::{caller, elevation};
 
@@ -26,7 +26,7 @@ pub(super) async fn answer(app: &App, peer: Peer, head: Parts, body: Option<Body
     let Some(heights) = &app.elevation else { return Err(Problem::not_found()) };
     let policy = app.config.elevation.as_ref().map(|elevation| &elevation.policy);
     let answer = async |head, body: Option<Body>| {
-        door::answer(heights, Request::from_parts(head, body.unwrap_or_default())).await.map(Payload::from)
+        gathered(door::answer(heights, Request::from_parts(head, body.unwrap_or_default())).await).await
     };
     let Some(policy) = policy.filter(|_| head.uri.path() != elevation::door::PAGE) else {
         return Ok(answer(head, body).await);

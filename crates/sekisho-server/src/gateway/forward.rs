@@ -12,7 +12,6 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, Header
 use axum::http::request::Parts;
 use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{Method, StatusCode};
-use axum::response::IntoResponse as _;
 use hyper::body::{Body as _, Frame, SizeHint};
 use sekisho::http::{HeaderStyle, fields};
 use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
@@ -57,7 +56,7 @@ pub(super) async fn forward(
     let Errand { app, to, .. } = errand;
     let style = app.config.headers;
     let failed = |problem: Problem, decision: &Decision| {
-        let mut response = problem.into_response().map(Payload::from);
+        let mut response = problem.answer();
         fields::merge(response.headers_mut(), style, decision);
         response
     };
@@ -195,7 +194,8 @@ fn pass_on(
     (mut meter, outgoing): (Option<Meter>, Option<Outgoing>),
 ) -> Response {
     let Head { status, lines, extensions, mut framing, is_kept, .. } = answer;
-    let is_without_body = framing == Framing::Nothing;
+    // Of an answer to HEAD only what it says of itself is sent, which may be the length of another.
+    let is_bare = framing == Framing::Nothing && !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     let (headers, body) = match link.whole(&mut framing) {
         Some(body) => {
             if let Some(meter) = &mut meter {
@@ -205,7 +205,7 @@ fn pass_on(
             if is_kept {
                 pool.keep(link);
             }
-            if is_without_body {
+            if is_bare {
                 (lines.to_map(), Body::new(Unsized).into())
             } else {
                 (HeaderMap::new(), Payload::Headed(lines, body))

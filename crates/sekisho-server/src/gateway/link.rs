@@ -10,6 +10,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 use super::pool::Cause;
@@ -55,7 +56,9 @@ impl Link {
 
     /// Whether a request can be sent: it is open, and nothing came that nobody asked for.
     pub(super) fn is_ready(&mut self) -> bool {
-        self.poll_read(&mut Context::from_waker(Waker::noop()), LITTLE).is_pending()
+        // Whoever has used up its turn would be told that nothing came, whatever did.
+        let read = unconstrained(poll_fn(|cx| self.poll_read(cx, LITTLE)));
+        pin!(read).poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
     pub(super) fn begin(&mut self, sending: Sending) {

@@ -35,7 +35,7 @@ use crate::facts::{self, Peer};
 use crate::lines::Lines;
 use crate::live::Live;
 use crate::metrics::RouteMeter;
-use crate::payload::{Payload, Response, Sent, spell_out};
+use crate::payload::{Payload, Response, Sent, gathered, spell_out};
 use crate::respond::Problem;
 use forward::Errand;
 
@@ -82,7 +82,7 @@ pub(crate) fn serve(live: &Live, peer: Peer, mut head: Parts, sent: Sent) -> Ans
     let found = match Found::of(&app, &head) {
         Ok(found) => found,
         Err(problem) => {
-            let answer = refused(problem);
+            let answer = problem.answer();
             app.metrics.answered(&app.meters.other, answer.status(), &start);
             return Answering::known(answer);
         }
@@ -116,7 +116,7 @@ pub(crate) fn serve(live: &Live, peer: Peer, mut head: Parts, sent: Sent) -> Ans
 }
 
 fn finished(app: &App, found: Found, start: &Stopwatch, answer: Result<Response, Problem>) -> Response {
-    let answer = answer.unwrap_or_else(refused);
+    let answer = answer.unwrap_or_else(Problem::answer);
     app.metrics.answered(found.meter(app), answer.status(), start);
     answer
 }
@@ -159,12 +159,12 @@ async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Pro
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(Problem::method_not_allowed(Some("GET,HEAD".to_owned())));
     }
-    match head.uri.path() {
-        "/readyz" => Ok(status::ready(app).await),
-        "/api/config/usage" => status::usage(app, peer, &head.headers).await,
-        _ => Ok("ok".into_response()),
-    }
-    .map(|answer| answer.map(Payload::from))
+    let answer = match head.uri.path() {
+        "/readyz" => status::ready(app).await,
+        "/api/config/usage" => status::usage(app, peer, &head.headers).await?,
+        _ => "ok".into_response(),
+    };
+    Ok(gathered(answer).await)
 }
 
 /// The place of the route for a request.
@@ -317,8 +317,4 @@ async fn turn(decision: &Decision) {
 
 fn denied(app: &App, decision: &Decision) -> Response {
     sekisho::http::denied(decision, app.config.headers).map(Payload::from)
-}
-
-fn refused(problem: Problem) -> Response {
-    problem.into_response().map(Payload::from)
 }

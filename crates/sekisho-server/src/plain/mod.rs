@@ -14,16 +14,20 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::http::request::Parts;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::task::unconstrained;
+use tokio::time::timeout;
 
 use crate::answering::Answering;
 use crate::conduct::{Conduct, Turn};
 use crate::guests::Guest;
 use crate::payload::{Response, Sent};
+use crate::respond::Problem;
 use request::{Came, Whole};
 pub(crate) use rewound::Rewound;
 
@@ -33,6 +37,9 @@ const ROOM: usize = 2 * 1024;
 const MOST: usize = 16 * 1024;
 /// Bodies up to this size are sent in one piece with their head.
 const SMALL: usize = 8 * 1024;
+
+/// How long a client that was refused may take to see it.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// How it ended.
 pub(crate) enum Left {
@@ -75,7 +82,7 @@ where
                 // It has to be the only one to have it, or all of it would be copied.
                 drop(std::mem::take(&mut input));
                 input = came.into();
-                if come(io, guest, &mut input).await? {
+                if come_to_a_line(io, guest, &mut input).await? {
                     continue;
                 }
                 if is_blank(&input) {
@@ -83,14 +90,24 @@ where
                 }
                 return Ok(Left::Request(Rest { came: input.freeze(), answer: None }));
             }
+            Came::Ambiguous(why) => {
+                let detail = format!("the request could be read in two ways: {why}");
+                if let Some(body) = answer::write(&mut output, &Problem::bad_input("", detail).answer(), true) {
+                    output.extend_from_slice(body);
+                }
+                io.write_all(&output).await?;
+                // Closed while it still sends it might never see the answer.
+                let _ = timeout(LINGER, read_away(io)).await;
+                return Ok(Left::Nobody);
+            }
             Came::Part | Came::Other => return Ok(Left::Request(Rest { came, answer: None })),
         };
         let turn = conduct.begin();
         let answering = answer(head, body.map_or(Sent::Nothing, Sent::Whole));
         let is_more = end < came.len();
         let Some(answer) = wait(io, &mut input, is_more, answering).await else { return Ok(Left::Nobody) };
-        let body = if turn.is_last() { None } else { answer::write(&mut output, &answer) };
-        let Some(body) = body else {
+        let is_last = turn.is_last();
+        let Some(body) = answer::write(&mut output, &answer, is_last) else {
             let came = if input.is_empty() { came } else { [came, input.freeze()].concat().into() };
             return Ok(Left::Request(Rest { came, answer: Some((answer, turn)) }));
         };
@@ -103,6 +120,9 @@ where
         }
         io.flush().await?;
         drop(turn.answer(()));
+        if is_last {
+            return Ok(Left::Nobody);
+        }
         if is_more {
             input = BytesMut::from(&came[end..]);
         }
@@ -116,12 +136,46 @@ where
 async fn come<I: AsyncRead + Unpin>(io: &mut I, guest: &mut Guest, input: &mut BytesMut) -> io::Result<bool> {
     input.reserve(ROOM);
     poll_fn(|cx| {
-        if guest.poll_told(cx).is_ready() && is_blank(input) {
-            return Poll::Ready(Ok(false));
+        let read = poll_read(io, cx, input);
+        if read.is_pending() && guest.poll_told(cx).is_ready() && is_blank(input) {
+            // Of a request that is there its client has the answer. Whoever has used up its turn is not told what there is.
+            let last = unconstrained(poll_fn(|cx| poll_read(io, cx, input)));
+            return Poll::Ready(match pin!(last).poll(cx) {
+                Poll::Ready(read) => read.map(|length| length > 0),
+                Poll::Pending => Ok(false),
+            });
         }
-        poll_read(io, cx, input).map_ok(|length| length > 0)
+        read.map_ok(|length| length > 0)
     })
     .await
+}
+
+/// The same until the end of a line, which is what the end of a head is: nothing else is worth another look at all of it.
+async fn come_to_a_line<I>(io: &mut I, guest: &mut Guest, input: &mut BytesMut) -> io::Result<bool>
+where
+    I: AsyncRead + Unpin,
+{
+    loop {
+        let before = input.len();
+        if !come(io, guest, input).await? {
+            return Ok(false);
+        }
+        if input.len() >= MOST || input[before..].contains(&b'\n') {
+            return Ok(true);
+        }
+    }
+}
+
+async fn read_away<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) -> io::Result<()> {
+    io.shutdown().await?;
+    let (mut room, mut most) = ([0; 1024], MOST);
+    while most > 0 {
+        match io.read(&mut room).await? {
+            0 => break,
+            length => most = most.saturating_sub(length),
+        }
+    }
+    Ok(())
 }
 
 /// Lines without anything on them may stand between requests.
@@ -231,6 +285,67 @@ mod tests {
         // As hyper does: the end of what it sends is the end of the client.
         let _go = begins.recv().await.unwrap();
         assert_eq!(serving.await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn f39_a_request_that_is_there_is_answered_before_its_client_is_told_to_leave() {
+        for told_after in [false, true] {
+            let (mut client, mut io) = duplex(ROOM);
+            let guests = Guests::new();
+            let mut guest = guests.enter();
+            client.write_all(ASKED).await.unwrap();
+            let told = async {
+                if told_after {
+                    tokio::task::yield_now().await;
+                }
+                guests.see_out().await;
+            };
+            let leaving = Arc::new(AtomicBool::new(true));
+            let serving = async {
+                let conduct = Conduct::new(false, leaving);
+                let left = serve(&mut io, &mut guest, &conduct, |_, _| {
+                    Answering::known(Response::new(Bytes::from_static(b"ok").into()))
+                });
+                assert!(matches!(left.await.unwrap(), Left::Nobody));
+                drop((guest, io));
+            };
+            tokio::join!(told, serving);
+            let mut read = String::new();
+            client.read_to_string(&mut read).await.unwrap();
+            assert!(read.starts_with("HTTP/1.1 200 OK\r\n") && read.ends_with("\r\n\r\nok"), "{read}");
+            assert!(read.contains("\r\nconnection: close\r\n"), "{read}");
+        }
+    }
+
+    /// Of what came in two readings, and of what came while an answer was awaited, hyper has every byte.
+    #[tokio::test]
+    async fn what_is_handed_over_is_whole() {
+        const LAST: &[u8] = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
+        let (mut client, io) = duplex(8 * ROOM);
+        let (mut begins, serving) = server(io);
+        client.write_all(ASKED).await.unwrap();
+        let go = begins.recv().await.unwrap();
+        client.write_all(&LAST[..20]).await.unwrap();
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        drop(go);
+        answer(&mut client).await;
+        client.write_all(&LAST[20..]).await.unwrap();
+        assert_eq!(serving.await.unwrap(), LAST.len());
+    }
+
+    #[tokio::test]
+    async fn a19_a_head_that_drips_is_looked_at_line_by_line() {
+        let (mut client, io) = duplex(8 * ROOM);
+        let (mut begins, serving) = server(io);
+        for byte in ASKED {
+            client.write_all(&[*byte]).await.unwrap();
+            tokio::task::yield_now().await;
+        }
+        drop(begins.recv().await.unwrap());
+        answer(&mut client).await;
+        serving.abort();
     }
 
     #[tokio::test]

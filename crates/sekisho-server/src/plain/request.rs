@@ -19,6 +19,8 @@ pub(super) enum Came {
     Whole(Whole),
     /// A head without its end.
     Part,
+    /// Where it ends, or a line of it, could be read in two ways: somebody before us may have read the other one.
+    Ambiguous(&'static str),
     /// Something that only hyper can make out, or refuse.
     Other,
 }
@@ -35,9 +37,28 @@ pub(super) fn read(bytes: &Bytes) -> Came {
     let mut lines = [const { MaybeUninit::uninit() }; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut []);
     match ParserConfig::default().parse_request_with_uninit_headers(&mut request, bytes, &mut lines) {
-        Ok(Status::Complete(length)) => whole(bytes, &request, length).map_or(Came::Other, Came::Whole),
+        Ok(Status::Complete(length)) => match ambiguity(&bytes[..length], request.headers) {
+            Some(what) => Came::Ambiguous(what),
+            None => whole(bytes, &request, length).map_or(Came::Other, Came::Whole),
+        },
         Ok(Status::Partial) => Came::Part,
         Err(_) => Came::Other,
+    }
+}
+
+/// What hyper and httparse would make one thing of, as RFC 9112 allows (2.2, 6.3), and others another.
+fn ambiguity(head: &[u8], lines: &[httparse::Header<'_>]) -> Option<&'static str> {
+    let count = |wanted: u8| head.iter().filter(|byte| **byte == wanted).count();
+    // Every other carriage return was refused already.
+    if count(b'\n') != count(b'\r') {
+        return Some("a line ends without a carriage return");
+    }
+    let says = |name: &str| lines.iter().filter(|line| line.name.eq_ignore_ascii_case(name)).count();
+    match says("content-length") {
+        0 => None,
+        1 if says("transfer-encoding") == 0 => None,
+        1 => Some("it has both a length and an encoding"),
+        _ => Some("it says its length more than once"),
     }
 }
 
@@ -57,8 +78,8 @@ fn whole(bytes: &Bytes, request: &httparse::Request<'_, '_>, length: usize) -> O
     for line in &*request.headers {
         let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
         if name == CONTENT_LENGTH {
-            // Digits alone, and once: all else is read in different ways.
-            if body.is_some() || line.value.is_empty() || !line.value.iter().all(u8::is_ascii_digit) {
+            // Digits alone: all else is read in different ways.
+            if line.value.is_empty() || !line.value.iter().all(u8::is_ascii_digit) {
                 return None;
             }
             body = Some(std::str::from_utf8(line.value).ok()?.parse::<usize>().ok()?);
@@ -209,11 +230,29 @@ mod tests {
                     part.fetch_add(1, Relaxed);
                     prop_assert!(runtime.block_on(hyper(&bytes)).is_empty());
                 }
-                Came::Other => drop(other.fetch_add(1, Relaxed)),
+                Came::Other | Came::Ambiguous(_) => drop(other.fetch_add(1, Relaxed)),
             }
         });
         for (what, count) in [("whole", whole), ("part", part), ("other", other)] {
             assert!(count.load(Relaxed) > 400, "{what}: {count:?}");
+        }
+    }
+
+    #[test]
+    fn a28_what_could_be_read_in_two_ways_is_told() {
+        for lines in [
+            "content-length: 1\r\ntransfer-encoding: chunked\r\n",
+            "Transfer-Encoding: gzip\r\nContent-Length: 1\r\n",
+            "content-length: 1\r\ncontent-length: 1\r\n",
+            "content-length: 1\r\nContent-Length: 2\r\n",
+            "x: 1\n",
+            "content-length: 1\nx: 1\r\n",
+        ] {
+            let came = Bytes::from(format!("POST / HTTP/1.1\r\nhost: x\r\n{lines}\r\na"));
+            assert!(matches!(read(&came), Came::Ambiguous(_)), "{lines:?}");
+        }
+        for whole in ["GET / HTTP/1.1\nhost: x\n\n", "GET / HTTP/1.1\r\nhost: x\r\n\n", "\nGET / HTTP/1.1\r\n\r\n"] {
+            assert!(matches!(read(&Bytes::from(whole)), Came::Ambiguous(_)), "{whole:?}");
         }
     }
 
