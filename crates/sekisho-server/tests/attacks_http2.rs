@@ -70,6 +70,25 @@ fn a22_rapid_resets_end_the_connection() {
     }
 }
 
+/// MadeYouReset: the client breaks a rule on each stream, and it is the server that resets it.
+#[test]
+fn a22_resets_that_the_server_is_made_to_send_end_the_connection() {
+    let upstream = Upstream::start();
+    let server = serve(&upstream);
+    for (to, method, path) in listeners(&server) {
+        let mut client = Client::connect(to, &[]);
+        let sent = ends_before(200_000, &mut client, |number| {
+            let stream = number * 2 + 1;
+            // A window must not be opened by nothing (RFC 9113, 6.9).
+            let broken = frame(WINDOW_UPDATE, 0, stream, &[0; 4]);
+            [frame(HEADERS, WHOLE, stream, &head(method, path, &[])), broken].concat()
+        });
+        assert!(sent < 200_000, "{path}");
+        assert_eq!(server.gateway("GET", "/livez", &[]).status, 200);
+    }
+    until(|| server.counted("calls", "127.0.0.1").1 == 0);
+}
+
 #[test]
 fn a22_requests_taken_back_one_by_one_end_the_connection_and_are_counted() {
     let upstream = Upstream::start();

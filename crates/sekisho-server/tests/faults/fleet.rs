@@ -15,7 +15,7 @@ fn fleet(urls: &[String]) -> Vec<TestServer> {
 }
 
 #[test]
-fn f3_three_instances_without_their_redis_admit_no_more_than_one_limit() {
+fn f3_a27_three_instances_without_their_redis_admit_no_more_than_one_limit() {
     let redis = RedisServer::start();
     let servers = fleet(&[redis.url(), redis.url(), redis.url()]);
     let accounts: Vec<_> = servers.iter().map(|server| Account::of(server, "shared")).collect();

@@ -178,6 +178,19 @@ mod tests {
         assert_ne!(of(seed, "p"), of(rand::random(), "p"));
     }
 
+    /// Who has found, for one process, subjects that all fall into one shard has found nothing for the next one.
+    #[test]
+    fn a14_subjects_that_collide_in_one_process_do_not_in_another() {
+        let shard =
+            |hash: &Fingerprinter, i: u32| hash.of(hash.space_of("p"), format!("user-{i}").as_bytes()).shard(64);
+        let known = Fingerprinter::new();
+        let colliding: Vec<u32> = (0..).filter(|i| shard(&known, *i) == 0).take(1_000).collect();
+        let other = Fingerprinter::new();
+        let mut counts = [0_u32; 64];
+        colliding.iter().for_each(|i| counts[shard(&other, *i)] += 1);
+        assert!(counts.iter().all(|count| *count < 100), "{counts:?}");
+    }
+
     #[test]
     fn folding_keeps_the_residue() {
         let prime = u128::from(PRIME);
