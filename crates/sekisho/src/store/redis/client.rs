@@ -261,6 +261,11 @@ impl Redis {
         });
     }
 
+    /// Does something that goes on for as long as it likes, on the same runtime.
+    pub(super) fn beside(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.inner.runtime.spawn(task);
+    }
+
     /// Waits until no call in the background is under way.
     pub(crate) async fn nothing_later(&self) {
         self.inner.later.closed().await;

@@ -55,11 +55,11 @@ impl Roster {
         let name = format!("{:032x}", rand::random::<u128>());
         roster.announce(redis, &script, &name).await;
         let (redis, joined) = (redis.clone(), Arc::downgrade(&roster));
-        redis.clone().later(async move {
+        redis.clone().beside(async move {
             let mut is_answered = true;
             loop {
                 sleep(if is_answered { BEAT } else { AGAIN }).await;
-                let Some(roster) = joined.upgrade() else { return Ok::<(), super::Error>(()) };
+                let Some(roster) = joined.upgrade() else { return };
                 is_answered = roster.announce(&redis, &script, &name).await;
             }
         });
