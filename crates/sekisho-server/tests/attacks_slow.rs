@@ -76,6 +76,21 @@ fn a19_heads_that_drip_are_cut_off_and_others_are_served() {
 }
 
 #[test]
+fn a19_whose_head_does_not_end_is_told_so() {
+    let server = serve("header_timeout: 300ms, idle_timeout: 1h", "");
+    for beginning in ["G", "GET /livez HTTP/1.1\r\nhost: localhost\r\nx-slow: "] {
+        let mut stream = connect(server.addresses.gateway);
+        stream.write_all(beginning.as_bytes()).unwrap();
+        assert_eq!(raw_answer(&mut stream), ("408".to_owned(), true), "{beginning}");
+        assert!(is_closed(&mut stream));
+    }
+    // Who has said nothing is told nothing.
+    let mut stream = connect(server.addresses.gateway);
+    let mut said = Vec::new();
+    assert_eq!(stream.read_to_end(&mut said).unwrap(), 0);
+}
+
+#[test]
 fn a19_idle_connections_are_closed_and_busy_ones_are_not() {
     let mut upstream = Upstream::start();
     let route = format!("{{ match: {{ path: /stream }}, policy: calls, upstream: \"http://{}\" }}", upstream.address);
@@ -164,6 +179,22 @@ fn a20_a_client_that_does_not_read_is_cut_off() {
     told.recv_timeout(Duration::from_secs(20)).expect("the origin was let go");
     until(|| server.counted("slots", "127.0.0.1") == (0, 0));
     assert!(is_closed(&mut stream), "all that was on the way is read, then the end");
+}
+
+#[test]
+fn a20_a_client_that_asks_and_asks_and_does_not_read_is_cut_off() {
+    let route = "{ match: { path: /x }, policy: calls, respond: {} }";
+    let server = serve("min_rate: 1KiB, grace: 200ms", route);
+    let mut stream = connect(server.addresses.gateway);
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    let many = "GET /x HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(1_000);
+    let error = loop {
+        if let Err(error) = stream.write_all(many.as_bytes()) {
+            break error;
+        }
+    };
+    assert!(matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{error}");
+    assert_eq!(server.gateway("GET", "/livez", &[]).status, 200);
 }
 
 /// Holds a connection that was surely accepted.

@@ -275,7 +275,7 @@ pub(super) static CONNECTIONS: Section = section(
         key(
             "header_timeout",
             Kind::Duration,
-            "from the first byte of a request's head to its last, and for a TLS handshake; 10ms to 1h, as the next two",
+            "from the first byte of a request's head to its last (then 408), and for a TLS handshake; 10ms to 1h, as the next two",
         )
         .or(Fallback::Text("10s")),
         key("idle_timeout", Kind::Duration, "how long a connection is kept on which nothing is asked")

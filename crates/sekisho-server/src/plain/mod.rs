@@ -82,8 +82,14 @@ where
                 // It has to be the only one to have it, or all of it would be copied.
                 drop(std::mem::take(&mut input));
                 input = came.into();
-                if come_to_a_line(io, guest, &mut input).await? {
-                    continue;
+                match come_to_a_line(io, guest, &mut input).await {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(error) if error.kind() == io::ErrorKind::TimedOut && !is_blank(&input) => {
+                        refuse(io, &mut output, Problem::timed_out()).await?;
+                        return Err(error);
+                    }
+                    Err(error) => return Err(error),
                 }
                 if is_blank(&input) {
                     return Ok(Left::Nobody);
@@ -92,12 +98,7 @@ where
             }
             Came::Ambiguous(why) => {
                 let detail = format!("the request could be read in two ways: {why}");
-                if let Some(body) = answer::write(&mut output, &Problem::bad_input("", detail).answer(), true) {
-                    output.extend_from_slice(body);
-                }
-                io.write_all(&output).await?;
-                // Closed while it still sends it might never see the answer.
-                let _ = timeout(LINGER, read_away(io)).await;
+                refuse(io, &mut output, Problem::bad_input("", detail)).await?;
                 return Ok(Left::Nobody);
             }
             Came::Part | Came::Other => return Ok(Left::Request(Rest { came, answer: None })),
@@ -164,6 +165,20 @@ where
             return Ok(true);
         }
     }
+}
+
+/// The last answer on a connection, to what was no request.
+async fn refuse<I>(io: &mut I, output: &mut Vec<u8>, problem: Problem) -> io::Result<()>
+where
+    I: AsyncRead + AsyncWrite + Unpin,
+{
+    if let Some(body) = answer::write(output, &problem.answer(), true) {
+        output.extend_from_slice(body);
+    }
+    io.write_all(output).await?;
+    // Closed while its client still sends, it might never be seen.
+    let _ = timeout(LINGER, read_away(io)).await;
+    Ok(())
 }
 
 async fn read_away<I: AsyncRead + AsyncWrite + Unpin>(io: &mut I) -> io::Result<()> {
