@@ -4,16 +4,13 @@
 //! and hides the differences.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
-use rustix::time::{timerfd_create, timerfd_settime};
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::time::sleep_until;
 
 /// What is sent, in turn, by how many connections, for how long.
 #[derive(Clone)]
@@ -89,13 +86,12 @@ async fn connection(load: Load, port: u16, number: usize, start: Instant, next: 
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    let turn = Turn::new();
     let gap = load.pace.map(|pace| Duration::from_secs_f64(load.connections as f64 / pace));
     let mut due = start + gap.unwrap_or_default().mul_f64(number as f64 / load.connections as f64);
     let (mut latencies, mut buffer) = (Vec::new(), Vec::with_capacity(16 * 1024));
     while start.elapsed() < load.lasts {
         if let Some(gap) = gap {
-            turn.comes(due).await;
+            sleep_until(due.into()).await;
             due += gap;
         }
         let request = &load.requests[next.fetch_add(1, Ordering::Relaxed) % load.requests.len()];
@@ -114,30 +110,6 @@ async fn connection(load: Load, port: u16, number: usize, start: Instant, next: 
         }
     }
     latencies
-}
-
-/// An alarm of the kernel's own. tokio's go off by whole milliseconds: what is to come evenly would come in bursts.
-struct Turn(AsyncFd<OwnedFd>);
-
-impl Turn {
-    fn new() -> Self {
-        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        Self(AsyncFd::new(timerfd_create(TimerfdClockId::Monotonic, flags).unwrap()).unwrap())
-    }
-
-    #[allow(clippy::disallowed_methods, reason = "a benchmark measures time")]
-    async fn comes(&self, due: Instant) {
-        let left = due.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return;
-        }
-        let once = Itimerspec {
-            it_interval: Timespec { tv_sec: 0, tv_nsec: 0 },
-            it_value: Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() },
-        };
-        timerfd_settime(self.0.get_ref(), TimerfdTimerFlags::empty(), &once).unwrap();
-        self.0.readable().await.unwrap().clear_ready();
-    }
 }
 
 /// Whether an answer is there to its end, and if so whether the connection ends with it.
