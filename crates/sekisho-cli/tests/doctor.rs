@@ -93,15 +93,15 @@ fn eviction_is_wrong_only_where_something_must_stay() {
     let cache =
         |url: &str| format!("caches: {{ profile: {{ key: \"cache:profile:{{id}}\", store: {{ url: \"{url}\" }} }} }}");
     for (yaml, code, evicting) in [
-        (format!("tokens: {{ store: \"{lru}\" }}"), 1, 1),
-        (format!("tokens: {{ store: \"{safe}\" }}"), 0, 0),
+        (format!("tokens: {{ store: {{ url: \"{lru}\" }} }}"), 1, 1),
+        (format!("tokens: {{ store: {{ url: \"{safe}\" }} }}"), 0, 0),
         (format!("sessions: {{ store: {{ url: \"{lru}\" }} }}"), 1, 1),
         (format!("outbound: {{ store: {{ url: \"{lru}\" }} }}"), 1, 1),
         (cache(&lru), 0, 0),
         (format!("elevation: {{ store: {{ url: \"{lru}\" }} }}"), 0, 0),
         (format!("store: {{ url: \"{safe}\" }}\n{}", cache(&lru)), 0, 0),
         // The same server for both is one that must keep.
-        (format!("tokens: {{ store: \"{lru}\" }}\n{}", cache(&lru)), 1, 1),
+        (format!("tokens: {{ store: {{ url: \"{lru}\" }} }}\n{}", cache(&lru)), 1, 1),
     ] {
         let (found, diagnosis) = configured(&yaml);
         let checks = diagnosis["checks"].as_array().unwrap();

@@ -21,7 +21,7 @@ fn url<'a>(config: &'a Config, client: &str) -> Option<&'a StoreUrl> {
     match client {
         STORE => of_all,
         SESSIONS => config.sessions.store.as_ref().map(|store| &store.url).or(of_all),
-        TOKENS => config.tokens.revocation.store.as_ref(),
+        TOKENS => config.tokens.revocation.store.as_ref().map(|store| &store.url),
         OUTBOUND => config.outbound.as_ref()?.store.as_ref().map(|store| &store.url),
         _ => {
             let cache = config.caches.iter().find(|cache| of_cache(&cache.name) == client)?;

@@ -62,7 +62,7 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
     let sessions = open_sessions(config, &clock, &mut keys, &mut clients).await?;
     let stores = &mut keys.stores;
     let own = match &config.tokens.revocation.store {
-        Some(url) => Some(open_redis(url).await?),
+        Some(store) => Some(open_redis(&store.url).await?.with_timeout(store.timeout)),
         None => None,
     };
     // Its keys are looked at too, unless they are looked at already.
@@ -107,7 +107,8 @@ pub async fn open_store(config: &Config) -> Result<Backend, StartError> {
 /// for what it keeps is looked at once.
 fn looked_at(config: &Config) -> [Option<&StoreUrl>; 3] {
     let sessions = config.sessions.store.as_ref().map(|store| &store.url);
-    [config.store.url.as_ref(), sessions, config.tokens.revocation.store.as_ref()]
+    let tokens = config.tokens.revocation.store.as_ref().map(|store| &store.url);
+    [config.store.url.as_ref(), sessions, tokens]
 }
 
 /// Instances that share a store announce themselves in it, and share the limits when it is away.

@@ -306,7 +306,7 @@ fn c20_c21_c22_c30_hostile_tokens_are_inactive_and_write_nothing() {
             "algorithms: [HS256], secret_env: JWT_SECRET }",
             "algorithms: [RS256], pem: key.pem }, { iss: b, aud: [api], algorithms: [ES256, RS256], jwks: keys.json }",
         )
-        .replacen("tokens: {", &format!("tokens: {{ leeway: 5s, store: \"{}\",", redis.url()), 1);
+        .replacen("tokens: {", &format!("tokens: {{ leeway: 5s, store: {{ url: \"{}\" }},", redis.url()), 1);
     std::fs::write(&file, yaml).unwrap();
     let environment = Environment::from([("SEKISHO_API_TOKEN", "t0ken")]);
     let server = TestServer::on_its_store(Config::read(&file).unwrap().with_environment(&environment).unwrap());

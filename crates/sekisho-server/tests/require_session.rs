@@ -38,7 +38,7 @@ fn ask(server: &TestServer, method: &str, path: &str, headers: &[(&str, &str)]) 
 fn on_redis() -> (RedisServer, TestServer) {
     let redis = RedisServer::start();
     let yaml = format!(
-        "sessions: {{ store: {{ url: \"{0}\", timeout: 5s }} }}\ntokens: {{ store: \"{0}\" }}\n{ROUTES}",
+        "sessions: {{ store: {{ url: \"{0}\", timeout: 5s }} }}\ntokens: {{ store: {{ url: \"{0}\" }} }}\n{ROUTES}",
         redis.url()
     );
     let server = TestServer::on_its_store(Config::parse("test.yaml", &yaml).unwrap());

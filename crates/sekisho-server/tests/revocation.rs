@@ -198,7 +198,7 @@ fn without_the_store_of_sessions_nobody_is_sent_here() {
 #[test]
 fn revocations_can_have_a_redis_of_their_own() {
     let (limits, revoked) = (RedisServer::start(), RedisServer::start());
-    let server = on(&limits, &format!("store: \"{}\"", revoked.url()));
+    let server = on(&limits, &format!("store: {{ url: \"{}\" }}", revoked.url()));
     put(&server, "/v1/tokens/access/x", json!({ "ttl": 600 })).expect(200);
     assert_eq!(limits.command(&["EXISTS", "blacklist:access:x"]).int(), 0);
     assert_eq!(revoked.command(&["EXISTS", "blacklist:access:x"]).int(), 1);

@@ -148,7 +148,7 @@ fn one_key_is_shown_without_what_is_in_it() {
 fn every_redis_that_is_named_is_counted_once() {
     let (caches, tokens) = (RedisServer::start(), RedisServer::start());
     let yaml = format!(
-        "tokens: {{ store: \"{1}\" }}
+        "tokens: {{ store: {{ url: \"{1}\" }} }}
 caches:
   a: {{ key: \"cache:a:{{id}}\", store: {{ url: \"{0}\", timeout: 5s }} }}
   b: {{ key: \"cache:b:{{id}}\", store: {{ url: \"{0}\", timeout: 5s }} }}

@@ -233,9 +233,9 @@ impl Config {
         let mut urls: Vec<_> = self.store.url.iter().collect();
         let elevation = self.elevation.iter().filter_map(|elevation| elevation.store.as_ref());
         let outbound = self.outbound.iter().filter_map(|outbound| outbound.store.as_ref());
-        let sessions = self.sessions.store.iter().chain(elevation).chain(outbound).map(|store| &store.url);
+        let own = self.sessions.store.iter().chain(&self.tokens.revocation.store).chain(elevation).chain(outbound);
         let caches = self.caches.iter().filter_map(|cache| cache.store.as_ref());
-        for url in sessions.chain(&self.tokens.revocation.store).chain(caches) {
+        for url in own.map(|store| &store.url).chain(caches) {
             if !urls.contains(&url) {
                 urls.push(url);
             }
@@ -246,9 +246,9 @@ impl Config {
     /// Whether something there lets somebody in again when it is thrown out: a session that ended, a token that was revoked,
     /// what was counted. What caches hold is fetched once more.
     pub(crate) fn must_keep(&self, url: &StoreUrl) -> bool {
-        let sessions = self.sessions.store.as_ref().map(|store| &store.url);
-        let outbound = self.outbound.as_ref().and_then(|outbound| outbound.store.as_ref()).map(|store| &store.url);
-        [self.store.url.as_ref(), sessions, self.tokens.revocation.store.as_ref(), outbound].contains(&Some(url))
+        let outbound = self.outbound.as_ref().and_then(|outbound| outbound.store.as_ref());
+        let own = [self.sessions.store.as_ref(), self.tokens.revocation.store.as_ref(), outbound];
+        self.store.url.as_ref() == Some(url) || own.into_iter().flatten().any(|store| store.url == *url)
     }
 
     /// Lets variables override the file.
@@ -357,7 +357,7 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         config.usage_policy = read_usage_policy(reader, node, &config.policies, &named);
     }
     if let Some(node) = fields.take("tokens") {
-        config.tokens = tokens::read(reader, node).unwrap_or_default();
+        config.tokens = tokens::read(reader, node, config.store.timeout).unwrap_or_default();
     }
     if let Some(node) = fields.take("routes") {
         config.routes = route::read_all(reader, node, &config.policies, &named, &config.tokens);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sekisho::revocation::Terms;
 
 use super::read::{Fields, Reader};
-use super::secret::StoreUrl;
+use super::sessions::{SessionStoreConfig, read_store};
 
 pub(super) const ON_FAILURE: [(&str, bool); 2] = [("closed", false), ("open", true)];
 const LONGEST: Duration = Duration::from_secs(3_600);
@@ -14,10 +14,11 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 pub struct RevocationConfig {
     pub terms: Terms,
     /// The store of everything else if there is none.
-    pub store: Option<StoreUrl>,
+    pub store: Option<SessionStoreConfig>,
 }
 
-pub(super) fn read(reader: &mut Reader, fields: &Fields<'_>) -> RevocationConfig {
+/// `timeout` is that of the store of everything else.
+pub(super) fn read(reader: &mut Reader, fields: &Fields<'_>, timeout: Duration) -> RevocationConfig {
     let mut revocation = RevocationConfig::default();
     if let Some(node) = fields.peek("max_staleness")
         && let Some(max_staleness) = reader.duration(node, "max_staleness")
@@ -32,12 +33,6 @@ pub(super) fn read(reader: &mut Reader, fields: &Fields<'_>) -> RevocationConfig
     {
         revocation.terms.fails_open = fails_open;
     }
-    if let Some(node) = fields.peek("store") {
-        match reader.text(node, "store").map(StoreUrl::parse) {
-            Some(Ok(url)) => revocation.store = Some(url),
-            Some(Err(reason)) => reader.complain(node.at, format!("`store` {reason}")),
-            None => {}
-        }
-    }
+    revocation.store = fields.peek("store").and_then(|node| read_store(reader, node, timeout));
     revocation
 }

@@ -87,9 +87,10 @@ impl TokensConfig {
     }
 }
 
-pub(super) fn read(reader: &mut Reader, node: &Node) -> Option<TokensConfig> {
+pub(super) fn read(reader: &mut Reader, node: &Node, timeout: Duration) -> Option<TokensConfig> {
     let fields = reader.fields(node, "tokens", &keys::TOKENS)?;
-    let mut tokens = TokensConfig { revocation: revocation::read(reader, &fields), ..TokensConfig::default() };
+    let revocation = revocation::read(reader, &fields, timeout);
+    let mut tokens = TokensConfig { revocation, ..TokensConfig::default() };
     if let Some(node) = fields.peek("leeway")
         && let Some(leeway) = reader.duration(node, "leeway")
     {

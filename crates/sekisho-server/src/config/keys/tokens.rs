@@ -3,7 +3,7 @@
 use sekisho::tokens::Algorithm;
 
 use super::super::revocation;
-use super::{Fallback, Kind, Section, key, section, words};
+use super::{Fallback, Kind, SESSION_STORE, Section, key, section, words};
 
 const ON_FAILURE_WORDS: [&str; 2] = words(&revocation::ON_FAILURE);
 const SIGNATURE_WORDS: [&str; 9] = words(&Algorithm::ALL);
@@ -23,10 +23,10 @@ pub(in crate::config) static TOKENS: Section = section(
         .or(Fallback::Text("closed")),
         key(
             "store",
-            Kind::Text,
-            "another Redis for revocations, a URL as in `store`. It must not evict: `maxmemory-policy noeviction`",
+            Kind::One(&SESSION_STORE),
+            "another Redis for revocations. It must not evict: `maxmemory-policy noeviction`",
         )
-        .or(Fallback::Words("the `store`")),
+        .or(Fallback::Words("the `store` of all")),
     ],
 );
 
