@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a19_a_head_that_drips_is_looked_at_line_by_line() {
+    async fn a19_a_head_that_drips_is_read_to_its_end() {
         let (mut client, io) = duplex(8 * ROOM);
         let (mut begins, serving) = server(io);
         for byte in ASKED {
