@@ -91,6 +91,9 @@ pub(crate) fn run(which: &[&str]) {
     if wanted("proxy") {
         proxy(&dir);
     }
+    if wanted("latency") {
+        latency(&dir);
+    }
     if wanted("footprint") {
         footprint(&dir);
     }
@@ -218,7 +221,8 @@ fn respond(dir: &TempDir) {
     }
 }
 
-fn proxy(dir: &TempDir) {
+/// An nginx that answers, and behind it two gateways that count clients: sekisho and nginx.
+fn gateways(dir: &TempDir) -> [Server; 3] {
     let upstream =
         nginx(dir.path(), "", "location / { default_type text/plain; return 200 'hello from the upstream'; }");
     let config = format!(
@@ -236,29 +240,39 @@ fn proxy(dir: &TempDir) {
         "location / {{ {LIMIT} proxy_http_version 1.1; proxy_set_header Connection ''; proxy_pass http://up; }}"
     );
     let nginx = nginx(dir.path(), &http, &server);
+    [upstream, ours, nginx]
+}
+
+fn proxy(dir: &TempDir) {
+    let [upstream, ours, nginx] = gateways(dir);
     let before = ours.rss();
     let names = ["nginx, proxy_pass and limit_req", "sekisho", "the upstream alone"];
-    let mut pace = 0.0;
     for (whom, load) in [("one client", get("/")), (MANY, get_for("/", subjects()))] {
         let figures = contest(&[(&nginx, &load), (&ours, &load), (&upstream, &load)], || ());
         table(&format!("proxying to a local nginx under one rule, {whom}"), &names, &figures);
-        // Half of what the gateway can do.
-        pace = median(&figures[1].rates) / 2.0;
     }
     println!("\nMemory of sekisho before and after: {before:.1} and {:.1} MiB", ours.rss());
+}
+
+/// What the gateways add to the latency of the upstream, at half of what sekisho can do.
+fn latency(dir: &TempDir) {
+    let [upstream, ours, nginx] = gateways(dir);
+    let rates: Vec<f64> = (0..5).map(|_| get("/").run(ours.port).per_second).collect();
+    let pace = median(&rates) / 2.0;
     let half = Load { pace: Some(pace), lasts: Duration::from_secs(2), ..get("/") };
-    let mut added = Vec::new();
     println!(
         "\n| p99 at {pace:.0} requests/s, ms | upstream alone | through sekisho | through nginx |\n|---|---|---|---|"
     );
+    let (mut added, mut theirs) = (Vec::new(), Vec::new());
     for round in 1..=ROUNDS {
         let p99 = |server: &Server| half.run(server.port).percentile(99.0).as_secs_f64() * 1_000.0;
-        let (alone, through, theirs) = (p99(&upstream), p99(&ours), p99(&nginx));
+        let [alone, sekisho, nginx] = [&upstream, &ours, &nginx].map(p99);
         let ms = |value: f64| ("", format!("{value:.2}"));
-        row(&format!("round {round}"), &[ms(alone), ms(through), ms(theirs)]);
-        added.push(through - alone);
+        row(&format!("round {round}"), &[ms(alone), ms(sekisho), ms(nginx)]);
+        added.push(sekisho - alone);
+        theirs.push(nginx - alone);
     }
-    println!("\nAdded by sekisho, median: {:.2} ms", median(&added));
+    println!("\nAdded, medians: by sekisho {:.2} ms, by nginx {:.2} ms", median(&added), median(&theirs));
 }
 
 fn footprint(dir: &TempDir) {

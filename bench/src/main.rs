@@ -46,7 +46,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         _ => anyhow::bail!(
-            "usage: cargo xtask bench limits [memory|redis] | attack [--times N] | doors [check|redis|grpc|respond|proxy|footprint] | sessions [revocation|tokens|store|logout|propagation] | cache [hit|ratio|herd|elevation|refresh|rank] | outbound [durable|memory|known|acquire|redis|lookup]"
+            "usage: cargo xtask bench limits [memory|redis] | attack [--times N] | doors [check|redis|grpc|respond|proxy|latency|footprint] | sessions [revocation|tokens|store|logout|propagation] | cache [hit|ratio|herd|elevation|refresh|rank] | outbound [durable|memory|known|acquire|redis|lookup]"
         ),
     }
 }
