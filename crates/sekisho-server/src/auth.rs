@@ -28,15 +28,27 @@ const STATUS: HeaderName = HeaderName::from_static("x-sekisho-status");
 /// What the proxy says of the request it asks about.
 struct Original {
     method: Method,
+    host: Option<String>,
     uri: Uri,
 }
+
+/// The headers in which a proxy says it.
+struct Words {
+    method: &'static str,
+    /// nginx passes on what a client says in headers that its configuration does not set: a host would be the client's word.
+    host: Option<&'static str>,
+    uri: &'static str,
+}
+
+const NGINX: Words = Words { method: "x-original-method", host: None, uri: "x-original-uri" };
+const FORWARD: Words = Words { method: "x-forwarded-method", host: Some("x-forwarded-host"), uri: "x-forwarded-uri" };
 
 pub(crate) async fn nginx(
     State(app): State<Arc<App>>,
     Extension(peer): Extension<Peer>,
     headers: HeaderMap,
 ) -> Response {
-    let mut answer = ask(&app, peer, &headers, "x-original-method", "x-original-uri").await;
+    let mut answer = ask(&app, peer, &headers, &NGINX).await;
     if !answer.status().is_success() && answer.status() != StatusCode::UNAUTHORIZED {
         let status = HeaderValue::from(answer.status().as_u16());
         answer.headers_mut().insert(STATUS, status);
@@ -50,12 +62,12 @@ pub(crate) async fn forward(
     Extension(peer): Extension<Peer>,
     headers: HeaderMap,
 ) -> Response {
-    ask(&app, peer, &headers, "x-forwarded-method", "x-forwarded-uri").await
+    ask(&app, peer, &headers, &FORWARD).await
 }
 
-async fn ask(app: &App, peer: Peer, headers: &HeaderMap, method: &str, uri: &str) -> Response {
+async fn ask(app: &App, peer: Peer, headers: &HeaderMap, words: &Words) -> Response {
     let mut caller = Caller::default();
-    let answer = match original(headers, method, uri) {
+    let answer = match original(headers, words) {
         Ok(original) => decide(app, peer, headers, &original, &mut caller).await,
         Err(problem) => Err(problem),
     };
@@ -65,13 +77,14 @@ async fn ask(app: &App, peer: Peer, headers: &HeaderMap, method: &str, uri: &str
     answer
 }
 
-fn original(headers: &HeaderMap, method: &str, uri: &str) -> Result<Original, Problem> {
+fn original(headers: &HeaderMap, words: &Words) -> Result<Original, Problem> {
     let bad =
         |name: &str| Problem::bad_input(name, format!("the header `{name}` must say what the proxy was asked for"));
     let text = |name: &str| headers.get(name).map(|value| value.to_str().map_err(|_| bad(name))).transpose();
-    let asked = text(method)?.unwrap_or("GET").parse().map_err(|_| bad(method))?;
-    let path = text(uri)?.unwrap_or("/").parse().map_err(|_| bad(uri))?;
-    Ok(Original { method: asked, uri: path })
+    let method = text(words.method)?.unwrap_or("GET").parse().map_err(|_| bad(words.method))?;
+    let host = words.host.map(text).transpose()?.flatten().map(str::to_owned);
+    let uri = text(words.uri)?.unwrap_or("/").parse().map_err(|_| bad(words.uri))?;
+    Ok(Original { method, host, uri })
 }
 
 /// `caller` is who it turns out to be.
@@ -84,7 +97,7 @@ async fn decide(
 ) -> Result<Response, Problem> {
     let Some(auth) = &app.config.auth else { return Err(Problem::not_found()) };
     // Limits know endpoints by routes, never by what a client made up.
-    let route = gateway::route(&app.config.routes, None, &original.method, original.uri.path());
+    let route = gateway::route(&app.config.routes, original.host.as_deref(), &original.method, original.uri.path());
     let endpoint = match route {
         Ok(route) => route.endpoint.as_str(),
         // A path that is another to the proxy than to us would have another counter too.

@@ -62,6 +62,27 @@ fn others_get_the_answer_for_the_client() {
 }
 
 #[test]
+fn routes_of_a_host_are_found_by_what_caddy_and_traefik_say_of_it() {
+    let config = CONFIG.replace(
+        "routes: [",
+        "routes: [{ match: { path: \"/a/{id}\", host: a.example }, policy: clients, endpoint: /of-a, respond: {} }, ",
+    );
+    let server = TestServer::start(&config);
+    let ask = |path: &str, uri: &str, host: &str| {
+        let headers = [("x-forwarded-for", "198.51.100.1"), (uri, "/a/1"), ("x-forwarded-host", host)];
+        server.send("GET", path, &headers, String::new()).status
+    };
+    let forward = |host: &str| ask("/auth/forward", "x-forwarded-uri", host);
+    // One a minute for each endpoint.
+    assert_eq!(
+        [forward("A.example:443"), forward("b.example"), forward("a.example"), forward("c.example")],
+        [200, 200, 429, 429]
+    );
+    let nginx = |host: &str| ask("/auth/nginx", "x-original-uri", host);
+    assert_eq!(nginx("a.example"), 403, "nginx passes on what a client says");
+}
+
+#[test]
 fn the_token_comes_in_a_header_of_its_own() {
     let server = TestServer::with_token(CONFIG, "t0ken");
     let ask = |name: &str, value: &str| server.send("GET", "/auth/nginx", &[(name, value)], String::new()).status;

@@ -391,7 +391,8 @@ fn others() -> Vec<Route> {
     let retry_later = "Its limits allow no more now.";
     let refused = "A limit allows no more, or the question is wrong; `X-Sekisho-Status` says which status that is.";
     let nginx = asks("authNginx", "May this request pass? In nginx's words", "X-Original-Method", "X-Original-URI");
-    let forward = asks("authForward", "May this request pass?", "X-Forwarded-Method", "X-Forwarded-Uri");
+    let forward = asks("authForward", "May this request pass?", "X-Forwarded-Method", "X-Forwarded-Uri")
+        .reads_header("X-Forwarded-Host", "The request's host. Left out: that of no route which wants one.");
     vec![
         Route::any(
             "/auth/nginx",
