@@ -79,9 +79,9 @@ impl Outgoing {
     }
 
     fn end_later(&mut self, outcome: Outcome) {
-        let (Some(permit), Ok(runtime)) = (self.permit.take(), tokio::runtime::Handle::try_current()) else { return };
-        let outbound = self.outbound.clone();
-        drop(runtime.spawn(async move { outbound.settle(&permit, outcome).await }));
+        if let Some(permit) = self.permit.take() {
+            self.outbound.settle_later(&permit, outcome);
+        }
     }
 }
 

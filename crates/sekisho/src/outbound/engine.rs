@@ -272,6 +272,11 @@ impl Outbound {
         end_as_backed(&end, answer).map(drop)
     }
 
+    /// Ends a request that asks for no pause of its domain, without waiting: for what is dropped.
+    pub fn settle_later(&self, permit: &Permit, outcome: Outcome) {
+        self.inner.store.end_later(self.ended(permit, outcome).0);
+    }
+
     /// How a request ends, and whether its terms only observe.
     fn ended(&self, permit: &Permit, outcome: Outcome) -> (End, bool) {
         let domains = self.inner.domains.load();

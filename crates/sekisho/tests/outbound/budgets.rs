@@ -157,6 +157,23 @@ async fn observed_domains_are_counted_and_never_stopped() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_settled_later_is_settled_once_the_store_has_caught_up() {
+    everywhere(
+        || domains([]),
+        async |crawler| {
+            for (outcome, spent) in [(Outcome::NotSent, (0, 0)), (Outcome::NoAnswer, (1, 0)), (answered(200), (2, 1))] {
+                let admitted = crawler.admitted(PAGE, Kind::Page).await;
+                assert_eq!(crawler.denied(PAGE, Kind::Page).await.reason, Reason::Busy);
+                crawler.outbound.settle_later(&admitted.permit, outcome);
+                crawler.store.catch_up().await.unwrap();
+                assert_eq!(crawler.spent("example.com").await, spent, "{outcome:?}");
+            }
+        },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_permit_that_nobody_settles_stays_charged_and_frees_its_place() {
     everywhere(
         || domains([]),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sekisho::outbound::{Kind, Outbound, Outcome, Permit, Reason};
+use sekisho::outbound::{Kind, Outcome, Permit, Reason};
 
 use super::{answered, domains, everywhere, site};
 
@@ -103,15 +103,13 @@ async fn lifting_a_cooldown_forgets_nothing_that_was_spent() {
 async fn another_process_hears_of_it_and_so_does_one_that_starts_later() {
     let server = sekisho_testkit::RedisServer::start();
     let clock = sekisho::clock::ManualClock::at(super::NOON);
-    let start = async || Outbound::new(domains([]), super::redis(&server.url(), &clock).await);
+    let start = async || super::Crawler::new(domains([]), super::redis(&server.url(), &clock).await, clock.clone());
     let (one, two) = (start().await, start().await);
-    let crawler = |outbound| super::Crawler { outbound, clock: clock.clone() };
-    let (one, two) = (crawler(one), crawler(two));
     let admitted = one.admitted(PAGE, Kind::Page).await;
     let until = admitted.at + Duration::from_secs(3_600);
     let outcome = Outcome::Answered { status: 429, page: false, not_before: Some(until) };
     one.outbound.settle(&admitted.permit, outcome).await.unwrap();
-    let third = crawler(start().await);
+    let third = start().await;
     for other in [&two, &third] {
         assert_eq!(other.denied(PAGE, Kind::Page).await.retry_at, Some(until));
     }

@@ -29,10 +29,15 @@ const NOON: Timestamp = Timestamp::from_secs(1_794_830_400);
 /// Somebody who asks domains, on some store.
 struct Crawler {
     outbound: Outbound,
+    store: Arc<dyn LimitStore>,
     clock: ManualClock,
 }
 
 impl Crawler {
+    fn new(domains: Domains, store: Arc<dyn LimitStore>, clock: ManualClock) -> Self {
+        Self { outbound: Outbound::new(domains, Arc::clone(&store)), store, clock }
+    }
+
     async fn acquire(&self, url: &str, kind: Kind) -> Acquired {
         self.outbound.acquire(&parse_url("url", url).unwrap(), kind).await.unwrap()
     }
@@ -90,18 +95,18 @@ fn domains<'a>(rules: impl IntoIterator<Item = (&'a str, DomainPolicy)>) -> Doma
 async fn everywhere(make: impl Fn() -> Domains, test: impl AsyncFn(Crawler)) {
     let clock = ManualClock::at(NOON);
     let memory = MemoryStore::new(Capacity::default(), Arc::new(clock.clone()));
-    test(Crawler { outbound: Outbound::new(make(), Arc::new(memory)), clock }).await;
+    test(Crawler::new(make(), Arc::new(memory), clock)).await;
 
     let (folder, clock) = (tempfile::tempdir().unwrap(), ManualClock::at(NOON));
     let path = folder.path().join("outbound.redb");
     let durable = DurableStore::open(path, Capacity::default(), Arc::new(clock.clone())).unwrap();
-    test(Crawler { outbound: Outbound::new(make(), Arc::new(durable)), clock }).await;
+    test(Crawler::new(make(), Arc::new(durable), clock)).await;
 
     let server = RedisServer::start();
     let cluster = RedisCluster::start(3);
     for url in [server.url(), cluster.url()] {
         let clock = ManualClock::at(NOON);
-        test(Crawler { outbound: Outbound::new(make(), redis(&url, &clock).await), clock }).await;
+        test(Crawler::new(make(), redis(&url, &clock).await, clock)).await;
     }
 }
 
