@@ -24,7 +24,7 @@ impl Meters {
     pub(crate) fn new(cache: &str) -> Self {
         describe_counter!("sekisho_cache_requests_total", "Values asked for, by the tier that answered and how");
         describe_histogram!("sekisho_cache_request_duration_seconds", "How long that took, by the tier that answered");
-        describe_counter!("sekisho_cache_refreshes_total", "Refreshes, by what became of them");
+        describe_counter!("sekisho_cache_refresh_total", "Refreshes, by what became of them");
         describe_gauge!("sekisho_cache_entries", "Values in memory");
         describe_gauge!("sekisho_cache_shared_up", "1 if the shared store of the cache answers, as far as is known");
         describe_gauge!("sekisho_cache_following", "1 if changes by other instances are heard of");

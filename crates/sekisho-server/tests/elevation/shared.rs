@@ -299,7 +299,7 @@ fn an_older_clients_job_is_for_the_layers_and_the_merged_tile_is_written_again()
     assert!(poll_until(patience, is_done).is_some(), "jobs are left");
     let counted = || {
         let metrics = server.get("/metrics").text;
-        let changed = "sekisho_cache_refreshes_total{cache=\"elevation\",outcome=\"changed\"}";
+        let changed = "sekisho_cache_refresh_total{cache=\"elevation\",result=\"changed\"}";
         metrics.contains(changed).then_some(())
     };
     assert!(poll_until(patience, counted).is_some(), "{}", server.get("/metrics").text);

@@ -261,7 +261,7 @@ fn a_refresh_is_a_workers_and_asks_whether_it_has_changed() {
     let asked = String::from_utf8(origin.requests().0[1].clone()).unwrap().to_lowercase();
     assert!(asked.contains("if-none-match: \"1\""), "{asked}");
     until(|| redis.command(&["HGET", "t:1:2", "version"]).text() != "1");
-    let refreshed = "sekisho_cache_refreshes_total{cache=\"tiles\",outcome=\"unchanged\"}";
+    let refreshed = "sekisho_cache_refresh_total{cache=\"tiles\",result=\"unchanged\"}";
     until(|| server.get("/metrics").text.contains(refreshed));
     // An older client's SADD is a job.
     let before = origin.requests().0.len();
@@ -346,7 +346,7 @@ fn a_refresh_that_is_answered_with_garbage_is_tried_four_times_and_the_old_value
     assert!(poll_until(Duration::from_secs(60), is_dropped).is_some(), "{} calls", refreshing.calls());
     assert_eq!(refreshing.calls(), 4);
     assert_eq!(refreshing.told(), "old");
-    let failed = "sekisho_cache_refreshes_total{cache=\"tiles\",outcome=\"failed\"} 4";
+    let failed = "sekisho_cache_refresh_total{cache=\"tiles\",result=\"failed\"} 4";
     let metrics = refreshing.server.get("/metrics").text;
     assert!(metrics.contains(failed), "{metrics}");
 }

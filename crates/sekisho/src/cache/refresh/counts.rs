@@ -115,7 +115,7 @@ impl Counts {
 
     /// What became of a job, for metrics. There is about one a second.
     pub(super) fn note_refresh(&self, outcome: &'static str) {
-        metrics::counter!("sekisho_cache_refreshes_total", "cache" => self.cache.clone(), "outcome" => outcome)
+        metrics::counter!("sekisho_cache_refresh_total", "cache" => self.cache.clone(), "result" => outcome)
             .increment(1);
     }
 
