@@ -1,4 +1,5 @@
 //! A process of ours, for tests that speak to it byte by byte.
+#![allow(dead_code, reason = "each test file uses its own part of this")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::{BufRead as _, BufReader, Write as _};
