@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, EXPECT};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, Method, Version};
+use axum::http::{HeaderValue, Method, StatusCode, Version};
 use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -307,7 +307,8 @@ fn serve(live: &Arc<Live>, side: Side, peer: Peer, head: Parts, sent: Sent) -> A
 
 fn without_body(mut response: Response) -> Response {
     spell_out(&mut response);
-    if let Some(length) = response.body().size_hint().exact() {
+    let has_length = !matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if let Some(length) = response.body().size_hint().exact().filter(|_| has_length) {
         response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
     }
     *response.body_mut() = Bytes::new().into();

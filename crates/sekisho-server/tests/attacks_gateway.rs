@@ -357,6 +357,29 @@ fn a29_what_follows_an_upgrade_is_not_tunnelled() {
     ] {
         let answer =
             exchange(server.addresses.gateway, format!("{first}GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes());
+/// What stood behind their heads would be read as the next answer.
+#[test]
+fn a28_answers_of_ours_that_have_no_body_send_none() {
+    let server = TestServer::start(&format!(
+        "{POLICIES}routes:\n  - {{ match: {{ path: /204 }}, policy: calls, respond: {{ status: 204 }} }}\n  \
+         - {{ match: {{ path: /304 }}, policy: calls, respond: {{ status: 304 }} }}\n  \
+         - {{ match: {{ path: /205 }}, policy: calls, respond: {{ status: 205 }} }}\n  \
+         - {{ match: {{ path: /next }}, policy: calls, respond: {{ status: 202, json: {{ next: true }} }} }}\n"
+    ));
+    for status in ["204", "205", "304"] {
+        for (method, more) in [("GET", ""), ("HEAD", ""), ("GET", "connection: keep-alive\r\n")] {
+            let requests = format!(
+                "{method} /{status} HTTP/1.1\r\nhost: x\r\n{more}\r\nGET /next HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+            );
+            let answers = exchange(server.addresses.gateway, requests.as_bytes());
+            let (first, rest) = answers.split_once("\r\n\r\n").unwrap();
+            assert!(first.starts_with(&format!("HTTP/1.1 {status} ")) && !first.contains("content-type"), "{answers}");
+            assert_eq!(first.contains("content-length"), status == "205", "{answers}");
+            assert!(rest.starts_with("HTTP/1.1 202 ") && rest.ends_with("{\"next\":true}"), "{answers}");
+        }
+    }
+}
+
         assert!(["501", "400", "421"].contains(&status(&answer)), "{first}: {answer}");
         let answers = answer.matches("HTTP/1.1 200 OK").count();
         assert!(answers <= 1, "the second is a request of its own, or nothing");
@@ -571,11 +594,17 @@ fn an_answer_may_come_before_all_was_uploaded() {
 
 #[test]
 fn an_answer_to_head_says_only_the_length_that_the_upstream_said() {
-    for (said, passed) in [("transfer-encoding: chunked", ""), ("content-length: 7", "7")] {
-        let answer = format!("HTTP/1.1 200 OK\r\n{said}\r\n\r\n").into_bytes();
+    for (status, said, passed) in [
+        (200, "transfer-encoding: chunked", ""),
+        (200, "content-length: 7", "7"),
+        (304, "content-length: 7", "7"),
+        (304, "etag: \"1\"", ""),
+        (204, "etag: \"1\"", ""),
+    ] {
+        let answer = format!("HTTP/1.1 {status} Fine\r\n{said}\r\n\r\n").into_bytes();
         let origin = Origin::start(move |stream| stream.write_all(&answer).is_ok());
         let server = gateway(origin.address);
         let reply = server.gateway("HEAD", "/x", &[]);
-        assert_eq!((reply.status, reply.header("content-length")), (200, passed));
+        assert_eq!((reply.status, reply.header("content-length")), (status, passed));
     }
 }

@@ -278,6 +278,10 @@ fn mistakes_elsewhere() {
             route("match: { path: /a, host: \"x:80\" }, policy: demo, respond: {}"),
             "3:32: `host` must be a name without a port, such as api.example.com",
         ),
+        (
+            route("match: { path: /a }, policy: demo, respond: { status: 204, json: { message: none } }"),
+            "3:72: an answer with status 204 has no body",
+        ),
         ("trusted_proxies: [10.0.0.0/33]\n".into(), "1:19: `trusted_proxies` must hold networks such as 10.0.0.0/24"),
         (
             "forwarded_by: x-real-ip\n".into(),

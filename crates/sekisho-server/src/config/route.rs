@@ -212,9 +212,16 @@ fn read_respond(reader: &mut Reader, node: &Node, methods: &[Method]) -> Option<
         Some(node) => reader.whole(node, "status", 200, 599)?,
         None => 200,
     };
-    let json = match fields.peek("json") {
-        Some(node) => json(reader, node)?,
-        None => serde_json::Value::Object(serde_json::Map::new()),
+    let status = StatusCode::from_u16(u16::try_from(status).ok()?).ok()?;
+    let has_body = !matches!(status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED);
+    let body = match fields.peek("json") {
+        Some(node) if has_body => Bytes::from(json(reader, node)?.to_string()),
+        Some(node) => {
+            reader.complain(node.at, format!("an answer with status {} has no body", status.as_u16()));
+            return None;
+        }
+        None if has_body => Bytes::from_static(b"{}"),
+        None => Bytes::new(),
     };
     let logout = match fields.peek("logout") {
         Some(node) => reader.flag(node, "logout")?,
@@ -224,8 +231,7 @@ fn read_respond(reader: &mut Reader, node: &Node, methods: &[Method]) -> Option<
         // Whatever a link can do, a page of another site can do.
         reader.complain(fields.at("logout"), "`logout` is for a route of `methods: [POST]`");
     }
-    let status = StatusCode::from_u16(u16::try_from(status).ok()?).ok()?;
-    Some(FixedResponse { status, body: Bytes::from(json.to_string()), logout })
+    Some(FixedResponse { status, body, logout })
 }
 
 fn json(reader: &mut Reader, node: &Node) -> Option<serde_json::Value> {

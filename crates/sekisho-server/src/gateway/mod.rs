@@ -302,7 +302,9 @@ async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask<'_>], head: &Part
 fn fixed_answer(app: &App, fixed: &FixedResponse, decision: &Decision) -> Response {
     let mut lines = Lines::with_capacity(USUAL_BYTES);
     fields::each(app.config.headers, decision, |name, value| lines.say(name.as_str(), value.as_bytes()));
-    lines.say("content-type", b"application/json");
+    if !fixed.body.is_empty() {
+        lines.say("content-type", b"application/json");
+    }
     let mut response = Response::new(Payload::Headed(lines, fixed.body.clone()));
     *response.status_mut() = fixed.status;
     response
