@@ -202,6 +202,7 @@ pub(crate) fn http2(streams: u32, head: usize, answer_to_ping: Duration) -> http
 /// no time-out.
 pub(crate) async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
     let mut start = [0; PREFACE.len()];
+    let mut pause = Duration::from_millis(5);
     loop {
         let known = stream.peek(&mut start).await?;
         if known == 0 || start[..known] != PREFACE[..known] {
@@ -211,7 +212,8 @@ pub(crate) async fn begins_as_h2(stream: &TcpStream) -> io::Result<bool> {
             return Ok(true);
         }
         // Part of a preface: rare, and `peek` does not wait for more.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(320));
     }
 }
 
