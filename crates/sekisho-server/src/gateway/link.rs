@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use tokio::task::unconstrained;
+use tokio::task::{AbortHandle, unconstrained};
 use tokio::time::Instant;
 
 use super::pool::Cause;
@@ -30,10 +30,20 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 pub(super) struct Link {
     /// Only to be read from once it is left to a task to write the rest.
     stream: Half,
+    _writing: Option<Writing>,
     /// What has come and was not taken yet.
     input: BytesMut,
     sending: Option<Sending>,
     silence: Alarm,
+}
+
+/// Ends with the exchange: who has answered and does not read on would keep the connection, and the client's, for ever.
+struct Writing(AbortHandle);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 enum Half {
@@ -51,7 +61,7 @@ pub(super) enum Failed {
 impl Link {
     pub(super) fn over(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> Box<Self> {
         let stream = Half::Both(Box::new(stream));
-        Box::new(Self { stream, input: BytesMut::new(), sending: None, silence: Alarm::default() })
+        Box::new(Self { stream, _writing: None, input: BytesMut::new(), sending: None, silence: Alarm::default() })
     }
 
     /// Whether a request can be sent: it is open, and nothing came that nobody asked for.
@@ -162,11 +172,12 @@ impl Link {
     /// Leaves what is still to be sent to a task of its own: it must not wait for whoever reads the answer.
     pub(super) fn send_by_itself(self) -> Self {
         match self {
-            Self { stream: Half::Both(stream), input, sending: Some(mut sending), silence } => {
+            Self { stream: Half::Both(stream), input, sending: Some(mut sending), silence, .. } => {
                 let (reading, mut writing) = tokio::io::split(stream);
                 // Whether it came to its end is seen by the upstream alone.
-                tokio::spawn(async move { poll_fn(|cx| sending.poll(cx, &mut writing)).await.is_ok() });
-                Self { stream: Half::Reading(reading), input, sending: None, silence }
+                let rest = async move { poll_fn(|cx| sending.poll(cx, &mut writing)).await.is_ok() };
+                let writing = Some(Writing(tokio::spawn(rest).abort_handle()));
+                Self { stream: Half::Reading(reading), _writing: writing, input, sending: None, silence }
             }
             link => link,
         }
