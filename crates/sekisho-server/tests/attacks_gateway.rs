@@ -527,6 +527,51 @@ fn a_connection_that_its_upstream_closed_is_not_used_again() {
 #[test]
 fn f60_a_connection_is_used_again_after_an_answer_without_a_body() {
     for answer in [
+/// Here the route's own time is shorter than what uploads have.
+#[test]
+fn an_upload_that_stands_still_is_the_clients_too() {
+    let upstream = Upstream::start();
+    let server = TestServer::start(&format!(
+        "{}routes: [{{ match: {{ path: \"/{{*rest}}\" }}, policy: calls, upstream: \"http://{}\", timeout: 200ms }}]",
+        POLICIES.replace("min_rate: 1KiB", "min_rate: 0B"),
+        upstream.address
+    ));
+    for (paid, part) in [(1, ""), (2, "hello")] {
+        let mut stream = TcpStream::connect(server.addresses.gateway).unwrap();
+        write!(stream, "POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{part}").unwrap();
+        assert_eq!(raw_answer(&mut stream).0, "408");
+        until(|| server.counted("calls", "127.0.0.1") == (paid, 0));
+    }
+}
+
+/// It answers, but not to the end, and reads nothing: neither it nor its client keeps anything here.
+#[test]
+fn an_upload_that_nobody_reads_ends_with_its_answer() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = TestServer::start(&format!(
+        "{POLICIES}routes: [{{ match: {{ path: \"/{{*rest}}\" }}, policy: calls, upstream: \"http://{}\", timeout: 300ms }}]",
+        listener.local_addr().unwrap()
+    ));
+    let tasks = || {
+        let text = server.get("/metrics").text;
+        let line = text.lines().find_map(|line| line.strip_prefix("sekisho_tasks ")).unwrap().to_owned();
+        line.parse::<f64>().unwrap()
+    };
+    let before = tasks();
+    let mut client = TcpStream::connect(server.addresses.gateway).unwrap();
+    write!(client, "POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n\r\n").unwrap();
+    let (mut origin, _) = listener.accept().unwrap();
+    client.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    while client.write(&[b'x'; 65_536]).is_ok() {}
+    origin.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 20000\r\n\r\nx").unwrap();
+    let mut head = [0; 12];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    drop(client);
+    until(|| tasks() <= before);
+    drop(origin);
+}
+
         &b"HTTP/1.1 204 No Content\r\n\r\n"[..],
         b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\none\r\n0\r\n\r\n",

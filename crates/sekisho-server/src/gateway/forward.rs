@@ -106,16 +106,15 @@ pub(super) async fn forward(
             };
             return pass_on(to, pool, answer, link, (meter, outgoing));
         }
-        Err(NoAnswer::TooLate) => {
-            quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
-            (Problem::gateway_timeout(), to.release_on.timeout)
-        }
         Err(error) => {
             if let Some(problem) = upload.failure() {
                 // The upstream may have worked on what it got, so this is paid: nobody gets work by breaking off.
                 tracing::debug!(error = %causes(&error), "a client broke its own request off");
                 (problem, false)
             } else {
+            } else if let NoAnswer::TooLate = error {
+                quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
+                (Problem::gateway_timeout(), to.release_on.timeout)
                 let is_connect = matches!(error, NoAnswer::Connect(_));
                 let releases = if is_connect { to.release_on.connect } else { to.release_on.server_error };
                 quietly!(warn, %upstream, error = %causes(&error), "the upstream did not answer");

@@ -115,6 +115,7 @@ impl Link {
             }
             while self.silence.poll(cx, deadline).is_ready() {
                 if !upload.goes_on() {
+                    upload.give_up();
                     return Poll::Ready(Err(Failed::TooLate));
                 }
                 deadline = lately() + patience;

@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes};
@@ -22,6 +22,8 @@ pub(super) struct Upload(Option<Arc<Progress>>);
 struct Progress {
     frames: AtomicU64,
     seen: AtomicU64,
+    /// The next part of it is awaited.
+    waits: AtomicBool,
     failed: AtomicU8,
 }
 
@@ -46,6 +48,13 @@ impl Upload {
         })
     }
 
+    /// Nobody waits any longer: the client was too slow, if it is the one who was waited for.
+    pub(super) fn give_up(&self) {
+        if let Some(progress) = self.0.as_ref().filter(|progress| progress.waits.load(Relaxed)) {
+            progress.failed.store(TOO_SLOW, Relaxed);
+        }
+    }
+
     /// What to tell a client that broke its own request.
     pub(super) fn failure(&self) -> Option<Problem> {
         match self.0.as_ref()?.failed.load(Relaxed) {
@@ -62,6 +71,7 @@ impl hyper::body::Body for Watched {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.progress.waits.store(frame.is_pending(), Relaxed);
         match &frame {
             Poll::Ready(Some(Ok(_))) => {
                 self.progress.frames.fetch_add(1, Relaxed);
