@@ -422,6 +422,31 @@ fn a35_what_could_poison_an_answer_does_not_reach_the_upstream() {
         let seen = upstream.seen().pop().unwrap();
         assert!(!seen.to_string().contains("evil.example"), "{name}: {seen}");
     }
+/// The header that the proxies do not write is the client's word, here too.
+#[test]
+fn a33_with_forwarded_the_other_headers_are_the_clients() {
+    let upstream = Upstream::start();
+    let server = TestServer::start(&format!(
+        "{POLICIES}trusted_proxies: [127.0.0.1]\nforwarded_by: forwarded\n\
+         routes: [{{ match: {{ path: \"/{{*rest}}\" }}, policy: calls, upstream: \"http://{}\" }}]\n",
+        upstream.address
+    ));
+    let forged = ("x-forwarded-for", "6.6.6.6");
+    let more = [("x-forwarded-host", "evil.example"), ("x-forwarded-port", "1")];
+    for (forwarded, client, scheme) in [
+        (Some("for=6.6.6.6, for=203.0.113.9;proto=https"), "203.0.113.9, 127.0.0.1", "https"),
+        (Some("for=203.0.113.9;proto=gopher"), "203.0.113.9, 127.0.0.1", "http"),
+        (None, "127.0.0.1", "http"),
+    ] {
+        let said = forwarded.map(|value| ("forwarded", value));
+        let headers: Vec<_> = said.into_iter().chain([forged, more[0], more[1]]).collect();
+        assert_eq!(server.gateway("GET", "/x", &headers).status, 200);
+        let seen = upstream.seen().pop().unwrap()["headers"].clone();
+        assert_eq!((&seen["x-forwarded-for"], &seen["x-forwarded-proto"]), (&json!(client), &json!(scheme)), "{seen}");
+        assert!(!seen.to_string().contains("evil.example") && seen["x-forwarded-port"].is_null(), "{seen}");
+    }
+}
+
 }
 
 #[test]

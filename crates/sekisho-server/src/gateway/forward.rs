@@ -14,6 +14,7 @@ use axum::http::uri::{PathAndQuery, Uri};
 use axum::http::{Method, StatusCode};
 use hyper::body::{Body as _, Frame, SizeHint};
 use sekisho::http::{HeaderStyle, fields};
+use sekisho::identity::ForwardedBy;
 use sekisho::limits::{Admission, Cost, Decision, MAX_AMOUNT};
 use sekisho::outbound::{Outbound, Outcome};
 use tokio::time::Instant;
@@ -28,7 +29,7 @@ use super::wire::{Framing, Head};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::config::{Forward, Upstream};
-use crate::facts::Peer;
+use crate::facts::{self, Peer};
 use crate::lines::Lines;
 use crate::outgoing::Outgoing;
 use crate::payload::{Payload, Response};
@@ -111,10 +112,10 @@ pub(super) async fn forward(
                 // The upstream may have worked on what it got, so this is paid: nobody gets work by breaking off.
                 tracing::debug!(error = %causes(&error), "a client broke its own request off");
                 (problem, false)
-            } else {
             } else if let NoAnswer::TooLate = error {
                 quietly!(warn, %upstream, timeout = ?to.timeout, "the upstream took too long");
                 (Problem::gateway_timeout(), to.release_on.timeout)
+            } else {
                 let is_connect = matches!(error, NoAnswer::Connect(_));
                 let releases = if is_connect { to.release_on.connect } else { to.release_on.server_error };
                 quietly!(warn, %upstream, error = %causes(&error), "the upstream did not answer");
@@ -238,7 +239,7 @@ fn request(
     head: &Parts,
     body: Option<Body>,
 ) -> Result<Request, Problem> {
-    let Errand { to, peer, is_trusted, caller, .. } = *errand;
+    let Errand { app, to, peer, is_trusted, caller } = *errand;
     let secret = match &to.secret {
         Some(secret) => {
             // Checked before anything was reserved; what remains is a value that no header can hold.
@@ -250,8 +251,12 @@ fn request(
     let of_uri = || head.uri.authority().map(|authority| authority.as_str().as_bytes());
     let asked = head.headers.get(HOST).map(HeaderValue::as_bytes).or_else(of_uri);
     let (user, is_read) = (caller.header(), !to.settle_from.is_empty());
-    let (peer, scheme) = (peer.ip(), peer.scheme());
-    let from = From { peer, is_trusted, host: asked, scheme, user: user.as_bytes(), secret, is_read };
+    // What stands in the header that they do not write is the client's word.
+    let by_forwarded = is_trusted && app.config.trusted_proxies.source == ForwardedBy::Forwarded;
+    let client = by_forwarded.then(|| facts::client(app, peer, &head.headers));
+    let told = if by_forwarded { headers::forwarded_scheme(&head.headers) } else { None };
+    let (peer, scheme, is_trusted) = (peer.ip(), told.unwrap_or(peer.scheme()), is_trusted && !by_forwarded);
+    let from = From { peer, is_trusted, client, host: asked, scheme, user: user.as_bytes(), secret, is_read };
     let mut wire = Vec::with_capacity(512);
     let line = [head.method.as_str(), " ", target, " HTTP/1.1\r\nhost: "];
     line.iter().for_each(|part| wire.extend_from_slice(part.as_bytes()));

@@ -54,6 +54,21 @@ fn is_about_the_client(name: &str) -> bool {
             ))
 }
 
+/// To a server that knows headers by the names of variables, `_` is `-`.
+fn is_read_as(name: &str, other: &str) -> bool {
+    let same = |(one, two): (u8, u8)| one == two || one == b'_' && two == b'-';
+    name.len() == other.len() && name.bytes().zip(other.bytes()).all(same)
+}
+
+/// What the nearest proxy says in `Forwarded` of how it was reached.
+pub(super) fn forwarded_scheme(headers: &HeaderMap) -> Option<&'static str> {
+    let nearest = headers.get_all("forwarded").iter().next_back()?.to_str().ok()?.rsplit(',').next()?;
+    let mut said = nearest.split(';').filter_map(|pair| pair.split_once('='));
+    let (_, scheme) = said.find(|(name, _)| name.trim().eq_ignore_ascii_case("proto"))?;
+    let scheme = scheme.trim().trim_matches('"');
+    ["http", "https"].into_iter().find(|known| scheme.eq_ignore_ascii_case(known))
+}
+
 /// What a proxy of ours says besides: a prefix, a port, a user. Not what we say after it.
 fn is_passed_on(name: &str) -> bool {
     name.starts_with(FORWARDED) && !matches!(name, FORWARDED_FOR | FORWARDED_HOST | FORWARDED_PROTO)
@@ -124,7 +139,7 @@ fn is_plain(host: &[u8]) -> bool {
 #[derive(Debug)]
 pub(crate) struct From<'a> {
     pub(crate) peer: IpAddr,
-    /// The peer is a proxy of ours: what it says of the client is passed on.
+    /// The peer is a proxy of ours that writes `X-Forwarded-*`: what it says of the client is passed on.
     pub(crate) is_trusted: bool,
     /// Whom it is for, as the client wrote it.
     pub(crate) host: Option<&'a [u8]>,
@@ -139,6 +154,8 @@ pub(crate) struct From<'a> {
 /// The headers for the upstream, one after the other. Framing and `Host` are not among them: whoever sends says those.
 pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl FnMut(&str, &[u8])) {
     // What `Connection` names goes no further. That is how a client could take away a header of ours: so ours are said after.
+    /// Whom a proxy of ours speaks for that writes `Forwarded`.
+    pub(crate) client: Option<IpAddr>,
     let named = |name: &str| {
         let options =
             headers.get_all(CONNECTION).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -152,7 +169,7 @@ pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl Fn
             || matches!(*name, HOST | CONTENT_LENGTH | EXPECT)
             || names_any && named(text)
             || from.is_read && *name == ACCEPT_ENCODING
-            || from.secret.is_some_and(|(secret, _)| secret == name)
+            || from.secret.is_some_and(|(secret, _)| is_read_as(text, secret.as_str()))
     };
     let mut has_cookies = false;
     for (name, value) in headers.iter().filter(|(name, _)| !stays(name)) {
@@ -187,6 +204,8 @@ pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl Fn
     }
     if let Some((name, value)) = from.secret {
         say(name.as_str(), value);
+    } else if let Some(client) = client.filter(|client| *client != peer) {
+        say(FORWARDED_FOR, &[client.as_bytes(), peer.as_bytes()].join(&b", "[..]));
     }
 }
 
@@ -220,6 +239,7 @@ mod tests {
         to_upstream(headers, from, |name, value| {
             sent.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
         });
+            client: None,
         sent
     }
 
