@@ -83,11 +83,23 @@ pub(super) fn overrides_method(name: &str) -> bool {
 /// whether a header says that another method is meant.
 pub(super) fn look_through(head: &Parts) -> Result<bool, Problem> {
     let (mut upgrades, mut overrides, mut twin) = (head.method == Method::CONNECT, false, None);
+    if head.method == Method::TRACE {
+        return Err(Problem::not_implemented(
+            "TRACE is not forwarded: its answer would say what the upstream was told, secrets too",
+        ));
+    }
+    // Methods differ by their case (RFC 9110, 9.1), but not to every server behind.
+    if head.method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Err(Problem::not_implemented("methods are written in capitals"));
+    }
     for name in head.headers.keys().map(HeaderName::as_str) {
         upgrades |= name == "upgrade";
         overrides |= overrides_method(name);
-        if name.contains('_') && is_about_the_client(&name.replace('_', "-")) {
-            twin = twin.or(Some(name));
+        if name.contains('_') {
+            let other = name.replace('_', "-");
+            if is_about_the_client(&other) || overrides_method(&other) {
+                twin = twin.or(Some(name));
+            }
         }
     }
     if upgrades {
@@ -110,7 +122,8 @@ fn names_one_host(head: &Parts) -> bool {
     let mut hosts = head.headers.get_all(HOST).iter();
     let (Some(host), None) = (hosts.next(), hosts.next()) else {
         // Only HTTP/1.1 has to name it here.
-        return head.headers.get(HOST).is_none() && head.version != Version::HTTP_11;
+        let names_user = head.uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
+        return head.headers.get(HOST).is_none() && head.version != Version::HTTP_11 && !names_user;
     };
     if host.is_empty() {
         return head.version < Version::HTTP_2;
@@ -141,6 +154,8 @@ pub(crate) struct From<'a> {
     pub(crate) peer: IpAddr,
     /// The peer is a proxy of ours that writes `X-Forwarded-*`: what it says of the client is passed on.
     pub(crate) is_trusted: bool,
+    /// Whom a proxy of ours speaks for that writes `Forwarded`.
+    pub(crate) client: Option<IpAddr>,
     /// Whom it is for, as the client wrote it.
     pub(crate) host: Option<&'a [u8]>,
     pub(crate) scheme: &'static str,
@@ -154,8 +169,6 @@ pub(crate) struct From<'a> {
 /// The headers for the upstream, one after the other. Framing and `Host` are not among them: whoever sends says those.
 pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl FnMut(&str, &[u8])) {
     // What `Connection` names goes no further. That is how a client could take away a header of ours: so ours are said after.
-    /// Whom a proxy of ours speaks for that writes `Forwarded`.
-    pub(crate) client: Option<IpAddr>,
     let named = |name: &str| {
         let options =
             headers.get_all(CONNECTION).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
@@ -185,12 +198,14 @@ pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl Fn
             }
         }
     }
-    let peer = sekisho::identity::address(from.peer);
+    let (peer, client) = (sekisho::identity::address(from.peer), from.client.map(sekisho::identity::address));
     let told = |name: &str| headers.get(name).filter(|_| from.is_trusted).map(HeaderValue::as_bytes);
     if from.is_trusted && headers.contains_key(FORWARDED_FOR) {
         let mut hops: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
         hops.push(peer.as_bytes());
         say(FORWARDED_FOR, &hops.join(&b", "[..]));
+    } else if let Some(client) = client.filter(|client| *client != peer) {
+        say(FORWARDED_FOR, &[client.as_bytes(), peer.as_bytes()].join(&b", "[..]));
     } else {
         say(FORWARDED_FOR, peer.as_bytes());
     }
@@ -204,8 +219,6 @@ pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl Fn
     }
     if let Some((name, value)) = from.secret {
         say(name.as_str(), value);
-    } else if let Some(client) = client.filter(|client| *client != peer) {
-        say(FORWARDED_FOR, &[client.as_bytes(), peer.as_bytes()].join(&b", "[..]));
     }
 }
 
@@ -226,6 +239,7 @@ mod tests {
         From {
             peer: "10.0.0.1".parse().unwrap(),
             is_trusted,
+            client: None,
             host: Some(b"api.example"),
             scheme: "http",
             user: b"",
@@ -239,7 +253,6 @@ mod tests {
         to_upstream(headers, from, |name, value| {
             sent.append(HeaderName::try_from(name).unwrap(), HeaderValue::try_from(value).unwrap());
         });
-            client: None,
         sent
     }
 
@@ -248,6 +261,7 @@ mod tests {
         let headers = map(&[
             ("connection", "x-forwarded-for, x-key, X-Gone , close"),
             ("x-key", "client"),
+            ("x_key", "client"),
             ("x-gone", "1"),
             ("x-mine", "1"),
         ]);
@@ -354,6 +368,7 @@ mod tests {
         };
         let is_taken = |name: &str| look_through(&head(name)).is_ok();
         assert!(!is_taken("x_forwarded_for") && !is_taken("x_sekisho_user") && !is_taken("upgrade"));
+        assert!(!is_taken("x_http_method_override"));
         assert!(is_taken("my_header") && is_taken("x-forwarded-for"));
     }
 }

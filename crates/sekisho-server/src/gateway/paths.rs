@@ -6,6 +6,10 @@ use std::borrow::Cow;
 
 /// The path that routes are matched with: decoded, and its segments without parameters. None if it is not one path.
 pub(crate) fn read(path: &str) -> Option<Cow<'_, str>> {
+    // A backslash is a slash to some.
+    if !path.starts_with('/') || path.contains('\\') {
+        return None;
+    }
     let mut read = Cow::Borrowed(path);
     if path.contains('%') {
         read = Cow::Owned(decoded(path)?);
@@ -65,6 +69,10 @@ mod tests {
             "/a%2fb",
             "/a%2Fb",
             "/a%5cb",
+            "/a\\b",
+            "/\\a",
+            "/a\\..\\b",
+            "*",
             "/a/%2e%2E/b",
             "/%2e",
             "/a%00",
