@@ -81,7 +81,10 @@ fn original(headers: &HeaderMap, words: &Words) -> Result<Original, Problem> {
     let bad =
         |name: &str| Problem::bad_input(name, format!("the header `{name}` must say what the proxy was asked for"));
     let text = |name: &str| headers.get(name).map(|value| value.to_str().map_err(|_| bad(name))).transpose();
-    let method = text(words.method)?.unwrap_or("GET").parse().map_err(|_| bad(words.method))?;
+    let method: Method = text(words.method)?.unwrap_or("GET").parse().map_err(|_| bad(words.method))?;
+    if !gateway::headers::is_in_capitals(&method) {
+        return Err(Problem::bad_input(words.method, "methods are written in capitals"));
+    }
     let host = words.host.map(text).transpose()?.flatten().map(str::to_owned);
     let uri = text(words.uri)?.unwrap_or("/").parse().map_err(|_| bad(words.uri))?;
     Ok(Original { method, host, uri })
@@ -97,8 +100,11 @@ async fn decide(
 ) -> Result<Response, Problem> {
     let Some(auth) = &app.config.auth else { return Err(Problem::not_found()) };
     // Limits know endpoints by routes, never by what a client made up.
-    let route = gateway::route(&app.config.routes, original.host.as_deref(), &original.method, original.uri.path());
-    let endpoint = match route {
+    let (routes, host, path) = (&app.config.routes, original.host.as_deref(), original.uri.path());
+    let endpoint = match gateway::route(routes, host, &original.method, path) {
+        Ok(route) if gateway::overrides(routes, route, host, path, headers) => {
+            return Err(Problem::bad_input("", "the method may not be overridden here"));
+        }
         Ok(route) => route.endpoint.as_str(),
         // A path that is another to the proxy than to us would have another counter too.
         Err(problem) if problem.is_bad_input() => return Err(problem),

@@ -36,6 +36,8 @@ fn nginx_gets_only_answers_that_it_understands() {
     assert_eq!(of("203.0.113.9, 198.51.100.2", "/a/1").status, 403);
     let bad = ask(&[("x-original-method", "G ET")]);
     assert_eq!((bad.status, bad.header("x-sekisho-status")), (403, "400"));
+    let small = ask(&[("x-original-method", "post"), ("x-original-uri", "/a/1")]);
+    assert_eq!((small.status, small.header("x-sekisho-status")), (403, "400"), "it would be no route's");
 }
 
 #[test]

@@ -79,6 +79,11 @@ pub(super) fn overrides_method(name: &str) -> bool {
     matches!(name, "x-http-method-override" | "x-http-method" | "x-method-override")
 }
 
+/// Methods differ by their case (RFC 9110, 9.1), but not to every server behind.
+pub(crate) fn is_in_capitals(method: &Method) -> bool {
+    !method.as_str().bytes().any(|byte| byte.is_ascii_lowercase())
+}
+
 /// Refuses what no route takes, whatever it matches: requests that two servers could read in two ways. Of others it tells
 /// whether a header says that another method is meant.
 pub(super) fn look_through(head: &Parts) -> Result<bool, Problem> {
@@ -88,8 +93,7 @@ pub(super) fn look_through(head: &Parts) -> Result<bool, Problem> {
             "TRACE is not forwarded: its answer would say what the upstream was told, secrets too",
         ));
     }
-    // Methods differ by their case (RFC 9110, 9.1), but not to every server behind.
-    if head.method.as_str().bytes().any(|byte| byte.is_ascii_lowercase()) {
+    if !is_in_capitals(&head.method) {
         return Err(Problem::not_implemented("methods are written in capitals"));
     }
     for name in head.headers.keys().map(HeaderName::as_str) {

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use arc_swap::Guard;
 use axum::body::Body;
 use axum::http::Method;
-use axum::http::header::HOST;
+use axum::http::header::{HOST, HeaderMap};
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::response::IntoResponse as _;
@@ -171,18 +171,18 @@ async fn answer_own(app: &App, peer: Peer, head: &Parts) -> Result<Response, Pro
 fn find(routes: &[Route], head: &Parts) -> Result<usize, Problem> {
     let says_method = headers::look_through(head)?;
     let found = route(routes, host(head), &head.method, head.uri.path())?;
-    if says_method && overrides(routes, found, head) {
+    if says_method && overrides(routes, found, host(head), head.uri.path(), &head.headers) {
         return Err(Problem::bad_input("", "the method may not be overridden here"));
     }
     Ok(routes.iter().position(|route| std::ptr::eq(route, found)).unwrap_or_default())
 }
 
 /// A server behind may do as such a header says; then it must not be another route's business.
-fn overrides(routes: &[Route], found: &Route, head: &Parts) -> bool {
-    let mut said = head.headers.iter().filter(|(name, _)| headers::overrides_method(name.as_str()));
+pub(crate) fn overrides(routes: &[Route], found: &Route, host: Option<&str>, path: &str, headers: &HeaderMap) -> bool {
+    let mut said = headers.iter().filter(|(name, _)| headers::overrides_method(name.as_str()));
     said.any(|(_, value)| {
         let meant = Method::from_bytes(value.as_bytes().to_ascii_uppercase().as_slice()).ok();
-        let other = meant.and_then(|method| route(routes, host(head), &method, head.uri.path()).ok());
+        let other = meant.and_then(|method| route(routes, host, &method, path).ok());
         !other.is_some_and(|other| std::ptr::eq(other, found))
     })
 }
@@ -195,7 +195,10 @@ pub(crate) fn route<'a>(
     path: &str,
 ) -> Result<&'a Route, Problem> {
     let Some(path) = paths::read(path) else {
-        return Err(Problem::bad_input("", "the path can be read in two ways: it holds `..`, `//` or an encoded `/`"));
+        return Err(Problem::bad_input(
+            "",
+            "the path can be read in two ways: it holds `..`, `//`, a backslash or an encoded `/`",
+        ));
     };
     let mut allowed: Vec<&str> = Vec::new();
     let is_for = |route: &&Route| {
