@@ -32,6 +32,11 @@ pub(crate) fn client(app: &App, peer: Peer, headers: &HeaderMap) -> IpAddr {
     facts::client(&app.config.trusted_proxies, peer.ip(), headers)
 }
 
+/// What names that client, in the words of the proxy.
+pub(crate) fn hop<'a>(app: &App, peer: Peer, headers: &'a HeaderMap) -> Option<&'a str> {
+    facts::hop(&app.config.trusted_proxies, peer.ip(), headers)
+}
+
 /// Whom a proxy asks about. Who may ask at all may also speak for others.
 pub(crate) fn client_told_by(app: &App, peer: Peer, headers: &HeaderMap) -> IpAddr {
     facts::client_told_by(&app.config.trusted_proxies, peer.ip(), headers)

@@ -436,6 +436,7 @@ fn a33_with_forwarded_the_other_headers_are_the_clients() {
     for (forwarded, client, scheme) in [
         (Some("for=6.6.6.6, for=203.0.113.9;proto=https"), "203.0.113.9, 127.0.0.1", "https"),
         (Some("for=203.0.113.9;proto=gopher"), "203.0.113.9, 127.0.0.1", "http"),
+        (Some("for=203.0.113.9;proto=HTTPS, for=127.0.0.1;proto=http"), "203.0.113.9, 127.0.0.1", "https"),
         (None, "127.0.0.1", "http"),
     ] {
         let said = forwarded.map(|value| ("forwarded", value));

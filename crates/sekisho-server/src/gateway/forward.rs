@@ -254,7 +254,8 @@ fn request(
     // What stands in the header that they do not write is the client's word.
     let by_forwarded = is_trusted && app.config.trusted_proxies.source == ForwardedBy::Forwarded;
     let client = by_forwarded.then(|| facts::client(app, peer, &head.headers));
-    let told = if by_forwarded { headers::forwarded_scheme(&head.headers) } else { None };
+    let hop = if by_forwarded { facts::hop(app, peer, &head.headers) } else { None };
+    let told = hop.and_then(headers::forwarded_scheme);
     let (peer, scheme, is_trusted) = (peer.ip(), told.unwrap_or(peer.scheme()), is_trusted && !by_forwarded);
     let from = From { peer, is_trusted, client, host: asked, scheme, user: user.as_bytes(), secret, is_read };
     let mut wire = Vec::with_capacity(512);

@@ -60,10 +60,9 @@ fn is_read_as(name: &str, other: &str) -> bool {
     name.len() == other.len() && name.bytes().zip(other.bytes()).all(same)
 }
 
-/// What the nearest proxy says in `Forwarded` of how it was reached.
-pub(super) fn forwarded_scheme(headers: &HeaderMap) -> Option<&'static str> {
-    let nearest = headers.get_all("forwarded").iter().next_back()?.to_str().ok()?.rsplit(',').next()?;
-    let mut said = nearest.split(';').filter_map(|pair| pair.split_once('='));
+/// How the client came in, as the proxy says that names it in an element of `Forwarded`.
+pub(super) fn forwarded_scheme(element: &str) -> Option<&'static str> {
+    let mut said = element.split(';').filter_map(|pair| pair.split_once('='));
     let (_, scheme) = said.find(|(name, _)| name.trim().eq_ignore_ascii_case("proto"))?;
     let scheme = scheme.trim().trim_matches('"');
     ["http", "https"].into_iter().find(|known| scheme.eq_ignore_ascii_case(known))

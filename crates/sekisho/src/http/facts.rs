@@ -14,6 +14,11 @@ pub fn client(proxies: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> Ip
     proxies.client(peer, hops(proxies, headers))
 }
 
+/// What the proxy wrote that names the client. None where the peer is the client.
+pub fn hop<'a>(proxies: &TrustedProxies, peer: IpAddr, headers: &'a HeaderMap) -> Option<&'a str> {
+    proxies.hop(peer, hops(proxies, headers))
+}
+
 /// Whom a proxy asks about that has shown by other means that it may speak for others.
 pub fn client_told_by(proxies: &TrustedProxies, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
     proxies.client_told_by(peer, hops(proxies, headers))

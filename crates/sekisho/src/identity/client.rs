@@ -44,16 +44,26 @@ impl TrustedProxies {
     /// [`ForwardedBy::header`] in their order. A hop that is no address ends the walk: what stands left of it was said by
     /// nobody we know.
     pub fn client<'a>(&self, peer: IpAddr, values: impl DoubleEndedIterator<Item = &'a str>) -> IpAddr {
-        self.walk(peer, self.trusts(peer), values)
+        self.walk(peer, self.trusts(peer), values).0
+    }
+
+    /// What names that client: its hop in the header. None where the peer is the client.
+    pub fn hop<'a>(&self, peer: IpAddr, values: impl DoubleEndedIterator<Item = &'a str>) -> Option<&'a str> {
+        self.walk(peer, self.trusts(peer), values).1
     }
 
     /// The same for a peer that has shown by other means that it may speak for others, such as a proxy that asks.
     pub fn client_told_by<'a>(&self, peer: IpAddr, values: impl DoubleEndedIterator<Item = &'a str>) -> IpAddr {
-        self.walk(peer, true, values)
+        self.walk(peer, true, values).0
     }
 
-    fn walk<'a>(&self, peer: IpAddr, is_trusted: bool, values: impl DoubleEndedIterator<Item = &'a str>) -> IpAddr {
-        let (mut client, mut is_trusted) = (canonical(peer), is_trusted);
+    fn walk<'a>(
+        &self,
+        peer: IpAddr,
+        is_trusted: bool,
+        values: impl DoubleEndedIterator<Item = &'a str>,
+    ) -> (IpAddr, Option<&'a str>) {
+        let (mut client, mut named, mut is_trusted) = (canonical(peer), None, is_trusted);
         let hops = values.rev().flat_map(|value| value.rsplit(','));
         for hop in hops.take(MAX_HOPS) {
             if !is_trusted {
@@ -64,10 +74,10 @@ impl TrustedProxies {
                 ForwardedBy::Forwarded => forwarded_for(hop).and_then(address),
             };
             let Some(address) = address else { break };
-            client = address;
+            (client, named) = (address, Some(hop));
             is_trusted = self.trusts(client);
         }
-        client
+        (client, named)
     }
 }
 
