@@ -37,12 +37,14 @@ pub(super) fn is_hop_by_hop(name: &str) -> bool {
 /// Said by proxies about clients, and what is ours alone. A client's own are dropped.
 fn is_about_the_client(name: &str) -> bool {
     // The first letters of all of them: nearly every other name is told apart by these.
-    matches!(name.as_bytes(), [b'x', b'-', ..] | [b'f', b'o', ..] | [b't', b'r', ..] | [b'c', b'f', ..])
-        && (name.starts_with("x-sekisho-")
-            || name.starts_with(FORWARDED)
-            || matches!(
-                name,
-                "forwarded"
+    matches!(
+        name.as_bytes(),
+        [b'x', b'-', ..] | [b'f', b'o', ..] | [b't', b'r', ..] | [b'c', b'f', ..] | [b'p', b'r', ..]
+    ) && (name.starts_with("x-sekisho-")
+        || name.starts_with(FORWARDED)
+        || matches!(
+            name,
+            "forwarded"
                     | "x-real-ip"
                     | "x-client-ip"
                     | "x-cluster-client-ip"
@@ -51,7 +53,14 @@ fn is_about_the_client(name: &str) -> bool {
                     | "true-client-ip"
                     | "cf-connecting-ip"
                     | "cf-connecting-ipv6"
-            ))
+                    // To a CGI program it would be the variable that names the proxy to go out by.
+                    | "proxy"
+        ))
+}
+
+/// Ends here whoever says it, in whatever spelling.
+fn is_of_a_connection(name: &str) -> bool {
+    is_hop_by_hop(name) || matches!(name, "host" | "content-length" | "expect")
 }
 
 /// To a server that knows headers by the names of variables, `_` is `-`.
@@ -184,7 +193,8 @@ pub(crate) fn to_upstream(headers: &HeaderMap, from: &From<'_>, mut say: impl Fn
             || is_about_the_client(text) && !(from.is_trusted && is_passed_on(text))
             || matches!(*name, HOST | CONTENT_LENGTH | EXPECT)
             || names_any && named(text)
-            || from.is_read && *name == ACCEPT_ENCODING
+            || from.is_read && is_read_as(text, ACCEPT_ENCODING.as_str())
+            || text.contains('_') && is_of_a_connection(&text.replace('_', "-"))
             || from.secret.is_some_and(|(secret, _)| is_read_as(text, secret.as_str()))
     };
     let mut has_cookies = false;
@@ -299,6 +309,7 @@ mod tests {
             ("x-original-url", "/admin"),
             ("x-rewrite-url", "/admin"),
             ("true-client-ip", "6.6.6.6"),
+            ("proxy", "http://evil.example"),
             ("cf-connecting-ip", "6.6.6.6"),
         ]);
         assert_eq!(
@@ -347,6 +358,8 @@ mod tests {
             ("expect", "x"),
             ("host", "y"),
             ("keep-alive", "1"),
+            ("transfer_encoding", "chunked"),
+            ("content_length", "7"),
         ]);
         let headers = sent(&headers, &from(false));
         let theirs = headers.keys().filter(|name| !name.as_str().starts_with("x-forwarded") && *name != USER);
@@ -355,10 +368,16 @@ mod tests {
 
     #[test]
     fn cookies_are_one_header_and_answers_that_are_read_are_plain() {
-        let headers = map(&[("cookie", "a=1"), ("accept-encoding", "gzip"), ("cookie", "b=2"), ("x", "1")]);
+        let headers = map(&[
+            ("cookie", "a=1"),
+            ("accept-encoding", "gzip"),
+            ("cookie", "b=2"),
+            ("x", "1"),
+            ("accept_encoding", "br"),
+        ]);
         let read = sent(&headers, &From { is_read: true, ..from(false) });
         assert!(read["cookie"] == "a=1; b=2" && read["accept-encoding"] == "identity");
-        assert_eq!(read.get_all("cookie").iter().count(), 1);
+        assert!(read.get_all("cookie").iter().count() == 1 && !read.contains_key("accept_encoding"));
         assert_eq!(sent(&headers, &from(false))["accept-encoding"], "gzip");
     }
 
