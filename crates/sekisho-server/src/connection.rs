@@ -38,7 +38,7 @@ use crate::socket::Socket;
 use crate::{api, gateway, leftover};
 
 /// How long an answer waits for the rest of a body that nobody wants.
-const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const LEFTOVER_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a silent HTTP/2 connection is asked whether anybody is there.
 const PING: Duration = Duration::from_secs(20);
 /// hyper's own for HTTP/1, where setting it costs an allocation for every request.

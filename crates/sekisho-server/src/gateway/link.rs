@@ -10,13 +10,15 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use tokio::task::{AbortHandle, unconstrained};
-use tokio::time::Instant;
+use tokio::sync::oneshot;
+use tokio::task::unconstrained;
+use tokio::time::{Instant, sleep};
 
 use super::pool::Cause;
 use super::upload::Upload;
 use super::wire::{Broken, Framing, Head, Sending, Step, Unsent, head};
 use crate::alarm::{Alarm, lately};
+use crate::connection::LEFTOVER_TIMEOUT;
 
 /// So much is asked for at once: of heads and small answers, and of what is known to be long.
 const LITTLE: usize = 8 * 1024;
@@ -30,20 +32,13 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Duplex for S {}
 pub(super) struct Link {
     /// Only to be read from once it is left to a task to write the rest.
     stream: Half,
-    _writing: Option<Writing>,
+    /// While there is a task that writes the rest. It ends soon after this: who has answered and does not read on would keep the
+    /// connection, and the client's, for ever.
+    _writing: Option<oneshot::Sender<()>>,
     /// What has come and was not taken yet.
     input: BytesMut,
     sending: Option<Sending>,
     silence: Alarm,
-}
-
-/// Ends with the exchange: who has answered and does not read on would keep the connection, and the client's, for ever.
-struct Writing(AbortHandle);
-
-impl Drop for Writing {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 enum Half {
@@ -176,9 +171,16 @@ impl Link {
             Self { stream: Half::Both(stream), input, sending: Some(mut sending), silence, .. } => {
                 let (reading, mut writing) = tokio::io::split(stream);
                 // Whether it came to its end is seen by the upstream alone.
-                let rest = async move { poll_fn(|cx| sending.poll(cx, &mut writing)).await.is_ok() };
-                let writing = Some(Writing(tokio::spawn(rest).abort_handle()));
-                Self { stream: Half::Reading(reading), _writing: writing, input, sending: None, silence }
+                let (wanted, over) = oneshot::channel();
+                tokio::spawn(async move {
+                    let rest = poll_fn(|cx| sending.poll(cx, &mut writing));
+                    let late = async { drop((over.await, sleep(LEFTOVER_TIMEOUT).await)) };
+                    tokio::select! {
+                        _ = rest => {}
+                        () = late => {}
+                    }
+                });
+                Self { stream: Half::Reading(reading), _writing: Some(wanted), input, sending: None, silence }
             }
             link => link,
         }
