@@ -84,10 +84,11 @@ fn train(binary: &Path, dir: &Path, profiles: &Path) -> Result<()> {
     fs::create_dir_all(dir)?;
     fs::write(dir.join("ratelimit.yaml"), include_str!("dist/ratelimit.yaml"))?;
     fs::write(dir.join("grpc"), SHOULD_RATE_LIMIT)?;
-    let [open, two] = ["open", "two"].map(|policy| format!(r#"{{"policy":"{policy}","subject":"10.0.0.1"}}"#));
-    fs::write(dir.join("batch"), format!(r#"{{"checks":[{}]}}"#, [&*open; 8].join(",")))?;
-    fs::write(dir.join("open"), open)?;
-    fs::write(dir.join("two"), two)?;
+    let check = |policy: &str| format!(r#"{{"policy":"{policy}","subject":"10.0.0.1"}}"#);
+    for policy in ["open", "two", "shared"] {
+        fs::write(dir.join(policy), check(policy))?;
+    }
+    fs::write(dir.join("batch"), format!(r#"{{"checks":[{}]}}"#, [&*check("open"); 8].join(",")))?;
 
     let port = free_port()?;
     let mut redis = Command::new("redis-server");
@@ -148,6 +149,7 @@ impl Sekisho {
         h2load("--no-tls-proto=h2c", &[], None, &gateway("/there"), Answers::Good)?;
         send(&[], "open", &api("/v1/check"))?;
         send(&[], "two", &api("/v1/check"))?;
+        send(&[], "shared", &api("/v1/check"))?;
         send(&[], "batch", &api("/v1/check/batch"))?;
         get(&[], &api("/auth/nginx"), Answers::Good)?;
         send(&[":method: PUT"], "open", &api("/v1/caches/notes/1"))?;
