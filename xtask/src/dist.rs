@@ -44,7 +44,10 @@ pub(crate) fn run() -> Result<PathBuf> {
     }
     let built = build(&host, &dist.join("shipped"), &format!("-Cprofile-use={}", merged.display()))?;
     let shipped = dist.join("sekisho");
-    fs::copy(built, &shipped)?;
+    // One that runs cannot be written to, only replaced.
+    let copy = dist.join("sekisho.new");
+    fs::copy(built, &copy)?;
+    fs::rename(copy, &shipped)?;
     println!("{}", shipped.display());
     Ok(shipped)
 }
