@@ -23,6 +23,7 @@ use url::Url;
 use super::headers::{self, From};
 use super::link::Link;
 use super::pool::{NoAnswer, Pool, Request};
+use super::turn;
 use super::upload::Upload;
 use super::usage::Usage;
 use super::wire::{Framing, Head};
@@ -54,6 +55,7 @@ pub(super) async fn forward(
     body: Option<Body>,
     mut admission: Admission,
 ) -> Response {
+    turn(admission.decision()).await;
     let Errand { app, to, .. } = errand;
     let style = app.config.headers;
     let failed = |problem: Problem, decision: &Decision| {

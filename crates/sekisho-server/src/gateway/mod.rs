@@ -37,7 +37,7 @@ use crate::live::Live;
 use crate::metrics::RouteMeter;
 use crate::payload::{Payload, Response, Sent, gathered, spell_out};
 use crate::respond::Problem;
-use forward::Errand;
+use forward::{Errand, forward};
 
 /// What the gateway answers besides its routes.
 pub(crate) const OWN: [&str; 4] = ["/livez", "/healthz", "/readyz", "/api/config/usage"];
@@ -106,7 +106,7 @@ pub(crate) fn serve(live: &Live, peer: Peer, mut head: Parts, sent: Sent) -> Ans
             Found::Route(place) => match (&app.config.routes[place], admission) {
                 (Route { action: Action::Forward(to), .. }, Some(admission)) => {
                     let caller = Caller::default();
-                    Ok(send_on(Errand::new(&app, to, peer, &caller), &mut head, body, admission).await)
+                    Ok(forward(Errand::new(&app, to, peer, &caller), &mut head, body, admission).await)
                 }
                 (route, _) => Box::pin(govern(&app, route, peer, &mut head, body)).await,
             },
@@ -259,7 +259,7 @@ async fn govern(
             match reserved.map_err(|error| app.problem(&error))? {
                 Reserved::Denied(decision) => denied(app, &decision),
                 Reserved::Admitted(admission) => {
-                    send_on(Errand::new(app, to, peer, &caller), head, body, admission).await
+                    forward(Errand::new(app, to, peer, &caller), head, body, admission).await
                 }
             }
         }
@@ -280,11 +280,6 @@ fn asks<'a>(
 ) -> Result<[Ask<'a>; 1], Problem> {
     let who = facts::who(app, &route.policy, client, caller, Some(&route.endpoint), &head.headers)?;
     Ok([Ask { policy: (&*route.policy).into(), who, cost: route.cost.clone() }])
-}
-
-async fn send_on(errand: Errand<'_>, head: &mut Parts, body: Option<Body>, admission: Admission) -> Response {
-    turn(admission.decision()).await;
-    forward::forward(errand, head, body, admission).await
 }
 
 async fn respond(app: &App, fixed: &FixedResponse, asks: &[Ask<'_>], head: &Parts) -> Result<Response, Problem> {

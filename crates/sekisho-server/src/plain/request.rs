@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use axum::body::Bytes;
 use axum::http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::request::Parts;
 use axum::http::{Method, Request, Uri};
@@ -76,7 +76,7 @@ fn whole(bytes: &Bytes, request: &httparse::Request<'_, '_>, length: usize) -> O
     let mut headers = HeaderMap::with_capacity(request.headers.len());
     let mut body = None;
     for line in &*request.headers {
-        let name = HeaderName::from_bytes(line.name.as_bytes()).ok()?;
+        let name = named(line.name)?;
         if name == CONTENT_LENGTH {
             // Digits alone: all else is read in different ways.
             if line.value.is_empty() || !line.value.iter().all(u8::is_ascii_digit) {
@@ -100,6 +100,11 @@ fn whole(bytes: &Bytes, request: &httparse::Request<'_, '_>, length: usize) -> O
     (head.method, head.uri, head.headers) = (method, uri, headers);
     let body = (end > length).then(|| bytes.slice(length..end));
     Some(Whole { head, body, end })
+}
+
+/// Every request has a host, and to look for it among all the names that are known takes long.
+fn named(name: &str) -> Option<HeaderName> {
+    if name.eq_ignore_ascii_case("host") { Some(HOST) } else { HeaderName::from_bytes(name.as_bytes()).ok() }
 }
 
 #[cfg(test)]

@@ -24,7 +24,11 @@ pub enum Reserved {
 /// Dropped before [`sent`](Self::sent) it releases: the call was never made. Dropped after that it settles at the reserved
 /// amounts: the call may have been made. If the whole process ends instead, the lease in the store does either.
 #[derive(Debug)]
-pub struct Admission {
+pub struct Admission(Box<Inner>);
+
+/// In a box: an admission goes from hand to hand.
+#[derive(Debug)]
+struct Inner {
     tag: Tag,
     /// A caller's key made the tag, or its id was given out: others may end it as well.
     is_shared: bool,
@@ -55,49 +59,52 @@ impl Admission {
         (decision, reserved): (Decision, ReservedAmounts),
         store: Arc<dyn LimitStore>,
     ) -> Self {
-        let backing = Backing::of(decision.degraded);
-        Self { tag, is_shared, backing, expires_at, decision, reserved, store, on_drop: OnDrop::Release, watch: None }
+        let (backing, on_drop) = (Backing::of(decision.degraded), OnDrop::Release);
+        Self(Box::new(Inner { tag, is_shared, backing, expires_at, decision, reserved, store, on_drop, watch: None }))
     }
 
     pub(crate) fn watched_by(&mut self, open: &Arc<OpenReservations>, meters: Counted) {
-        let lease = self.expires_at.since(self.decision.at);
-        self.watch = Some(Watch::begin(open, (self.tag.0, self.is_shared), lease, meters));
+        let inner = &mut *self.0;
+        let lease = inner.expires_at.since(inner.decision.at);
+        inner.watch = Some(Watch::begin(open, (inner.tag.0, inner.is_shared), lease, meters));
     }
 
     pub fn expires_at(&self) -> Timestamp {
-        self.expires_at
+        self.0.expires_at
     }
 
     pub fn decision(&self) -> &Decision {
-        &self.decision
+        &self.0.decision
     }
 
     /// The scarce call is about to be made: from now on a drop must not give anything back.
     pub fn sent(&mut self) {
-        self.on_drop = OnDrop::SettleAsReserved;
+        self.0.on_drop = OnDrop::SettleAsReserved;
     }
 
     /// As [`sent`](Self::sent), with what is known of the cost by now: a drop settles at that. A stream tells its cost while
     /// it runs, and its reader may leave at any time.
     pub fn sent_at(&mut self, actual: &Cost) -> Result<(), Error> {
-        self.on_drop = OnDrop::AsAsked(Box::new(settle_by(&self.targets(), &self.reserved, actual)?));
+        let inner = &mut *self.0;
+        inner.on_drop = OnDrop::AsAsked(Box::new(settle_by(&inner.targets(), &inner.reserved, actual)?));
         Ok(())
     }
 
     /// Leaves the reservation to whoever settles it by its id: the lease is all that watches over it now.
     pub fn into_id(mut self) -> ReservationId {
-        self.on_drop = OnDrop::Nothing;
-        if let Some(watch) = self.watch.take() {
+        let inner = &mut *self.0;
+        inner.on_drop = OnDrop::Nothing;
+        if let Some(watch) = inner.watch.take() {
             watch.hand_over();
         }
-        let reserved = std::mem::take(&mut self.reserved);
-        let held = self.targets().iter().zip(reserved).map(|(target, amounts)| Held::of(target, amounts)).collect();
-        ReservationId { tag: self.tag, expires: self.expires_at.as_micros(), held, backing: self.backing }
+        let reserved = std::mem::take(&mut inner.reserved);
+        let held = inner.targets().iter().zip(reserved).map(|(target, amounts)| Held::of(target, amounts)).collect();
+        ReservationId { tag: inner.tag, expires: inner.expires_at.as_micros(), held, backing: inner.backing }
     }
 
     /// Replaces the reserved amounts by the actual ones; units that `actual` leaves out stay as reserved.
     pub async fn settle(self, actual: &Cost) -> Result<Ended, Error> {
-        let how = settle_by(&self.targets(), &self.reserved, actual)?;
+        let how = settle_by(&self.0.targets(), &self.0.reserved, actual)?;
         self.end(how).await
     }
 
@@ -107,13 +114,16 @@ impl Admission {
 
     /// Until the store has answered, a drop (the caller was cancelled) still does what was asked.
     async fn end(mut self, how: EndHow) -> Result<Ended, Error> {
-        self.on_drop = OnDrop::AsAsked(Box::new(how.clone()));
-        let end = self.as_end(self.targets(), how);
-        let outcome = end_as_backed(&end, self.store.end(&end).await)?;
-        self.on_drop = OnDrop::Nothing;
+        let inner = &mut *self.0;
+        inner.on_drop = OnDrop::AsAsked(Box::new(how.clone()));
+        let end = inner.as_end(inner.targets(), how);
+        let outcome = end_as_backed(&end, inner.store.end(&end).await)?;
+        inner.on_drop = OnDrop::Nothing;
         Ok(Ended::of(&end.targets, &outcome))
     }
+}
 
+impl Inner {
     fn as_end(&self, targets: Targets, how: EndHow) -> End {
         let (tag, is_shared, backing) = (self.tag, self.is_shared, self.backing);
         End { tag, expires: self.expires_at.as_micros(), is_shared, backing, targets, how }
@@ -128,7 +138,7 @@ impl Admission {
     }
 }
 
-impl Drop for Admission {
+impl Drop for Inner {
     fn drop(&mut self) {
         let how = match std::mem::replace(&mut self.on_drop, OnDrop::Nothing) {
             OnDrop::Nothing => return,

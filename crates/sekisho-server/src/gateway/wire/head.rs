@@ -171,7 +171,8 @@ fn lowered<'a>(name: &str, room: &'a mut [u8; LONG]) -> Cow<'a, str> {
         Some(room) => {
             room.copy_from_slice(name.as_bytes());
             room.make_ascii_lowercase();
-            String::from_utf8_lossy(room)
+            // It was a name.
+            Cow::Borrowed(std::str::from_utf8(room).unwrap_or_default())
         }
         None => Cow::Owned(name.to_ascii_lowercase()),
     }
