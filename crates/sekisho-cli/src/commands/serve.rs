@@ -77,18 +77,21 @@ fn config(args: &ServeArgs, environment: &Environment) -> Result<Config, ConfigE
 
 /// File, then environment.
 pub(super) fn config_from(file: Option<&Path>, environment: &Environment) -> Result<Config, ConfigError> {
-    file.map_or_else(config_here, Config::read)?.with_environment(environment)
+    match file {
+        Some(file) => Config::load(Some(file), environment),
+        None => config_here(environment),
+    }
 }
 
 /// The file in the working directory, or what is built in. Of two files neither is more right than the other.
-fn config_here() -> Result<Config, ConfigError> {
+fn config_here(environment: &Environment) -> Result<Config, ConfigError> {
     match DEFAULT_FILES.map(Path::new).map(|file| (file, file.exists())) {
         [(_, true), (_, true)] => {
             let both = DEFAULT_FILES.join(" and ");
             Err(ConfigError::plain(format!("{both} are both here: say which one with --config, or remove one")))
         }
-        [(file, true), _] | [_, (file, true)] => Config::read(file),
-        _ => Config::built_in(),
+        [(file, true), _] | [_, (file, true)] => Config::load(Some(file), environment),
+        _ => Config::load(None, environment),
     }
 }
 

@@ -6,15 +6,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use super::problem::nearest;
+use super::variables;
 
 /// The variables that Sekisho may look at: its own, and those that routes name for their secrets.
 #[derive(Clone, Default)]
 pub struct Environment(HashMap<String, String>);
 
-pub(super) const LISTEN: &str = "SEKISHO_LISTEN";
-pub(super) const API: &str = "SEKISHO_API";
-pub(super) const GRPC: &str = "SEKISHO_GRPC";
-pub(super) const INSTANCES: &str = "SEKISHO_INSTANCES";
 pub(super) const API_TOKEN: &str = "SEKISHO_API_TOKEN";
 pub(super) const REDIS_URL: &str = "REDIS_URL";
 /// The seed's own.
@@ -24,11 +21,16 @@ const LOG: &str = "SEKISHO_LOG";
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 const WATCHDOG_USEC: &str = "WATCHDOG_USEC";
 const WATCHDOG_PID: &str = "WATCHDOG_PID";
-const PREFIX: &str = "SEKISHO_";
+pub(super) const PREFIX: &str = "SEKISHO_";
 
 impl Environment {
-    /// What operators may set; beside these there are only those that routes name for their secrets.
-    pub const KNOWN: [&str; 8] = [LISTEN, API, GRPC, INSTANCES, API_TOKEN, LOG, REDIS_URL, ELEVATION_TTL];
+    /// Those that stand for no key of the file.
+    pub const OWN: [&str; 3] = [API_TOKEN, LOG, ELEVATION_TTL];
+
+    /// All that operators may set, besides what the file names for its secrets.
+    pub fn known() -> Vec<String> {
+        variables::names().chain(Self::OWN.map(str::to_owned)).collect()
+    }
 
     /// Variables that are not Unicode are none of ours.
     #[allow(clippy::disallowed_methods, reason = "this is the one door to the environment")]
@@ -60,14 +62,15 @@ impl Environment {
 
     /// Variables that look like a mistyped one of ours, and that one. Others with our prefix are nobody's mistake:
     /// Kubernetes sets `SEKISHO_SERVICE_HOST` and the like for a service of this name.
-    pub fn mistyped(&self) -> Vec<(&str, &'static str)> {
-        let own = |name: &'static str| name.strip_prefix(PREFIX).unwrap_or(name);
+    pub fn mistyped(&self) -> Vec<(&str, String)> {
+        let known = Self::known();
+        let own = |name: &str| name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
+        let bare: Vec<String> = known.iter().map(|name| own(name)).collect();
         let near = |name: &str| {
-            let rest = name.strip_prefix(PREFIX)?;
-            let near = nearest(rest, Self::KNOWN.map(own))?;
-            Self::KNOWN.into_iter().find(|known| own(known) == near)
+            let near = nearest(name.strip_prefix(PREFIX)?, bare.iter().map(String::as_str))?;
+            known.iter().find(|known| own(known) == near).cloned()
         };
-        let unknown = self.0.keys().map(String::as_str).filter(|name| !Self::KNOWN.contains(name));
+        let unknown = self.0.keys().map(String::as_str).filter(|name| !known.iter().any(|known| known == name));
         let mut mistyped: Vec<_> = unknown.filter_map(|name| Some((name, near(name)?))).collect();
         mistyped.sort_unstable();
         mistyped

@@ -22,10 +22,12 @@ mod rule;
 mod schema;
 mod secret;
 mod sessions;
+mod store;
 mod tls;
 mod tokens;
 mod tree;
 pub(crate) mod units;
+mod variables;
 mod warnings;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -55,6 +57,7 @@ pub use outbound::OutboundConfig;
 pub use path::PathPattern;
 pub use policy::{PolicyConfig, SubjectConfig};
 pub use problem::ConfigError;
+use problem::Problem;
 pub(crate) use problem::did_you_mean;
 use read::Reader;
 pub use revocation::RevocationConfig;
@@ -62,6 +65,7 @@ pub use route::{Action, FixedResponse, Route};
 pub use schema::schema;
 pub use secret::{DatabaseUrl, Secret, StoreUrl};
 pub use sessions::{CookieConfig, SameSite, SessionStoreConfig, SessionsConfig};
+pub use store::StoreConfig;
 pub use tls::TlsConfig;
 pub use tokens::{Credential, IssuerConfig, KeySource, TokensConfig};
 use tree::{Node, Value};
@@ -74,6 +78,8 @@ const HEADERS: [(&str, HeaderStyle); 4] = [
     ("both", HeaderStyle::Both),
     ("none", HeaderStyle::None),
 ];
+
+const BUILT_IN: &str = include_str!("built_in.yaml");
 
 /// Where Envoy looks for its own rate-limit service.
 const DEFAULT_GRPC: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8081);
@@ -134,15 +140,6 @@ pub struct AuthConfig {
     pub session_cookie: Option<String>,
 }
 
-#[derive(Debug, Clone)]
-pub struct StoreConfig {
-    /// Memory if there is none.
-    pub url: Option<StoreUrl>,
-    /// For policies that say nothing themselves.
-    pub on_failure: OnFailure,
-    pub timeout: Duration,
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -188,25 +185,39 @@ impl Config {
 
     /// What is served without a file.
     pub fn built_in() -> Result<Self, ConfigError> {
-        Self::parse("built in", include_str!("built_in.yaml"))
+        Self::parse("built in", BUILT_IN)
     }
 
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::read_file(path, &Environment::default())
+    }
+
+    /// The file, or without one what is built in, as far as variables do not say otherwise.
+    pub fn load(file: Option<&Path>, environment: &Environment) -> Result<Self, ConfigError> {
+        let config = match file {
+            Some(file) => Self::read_file(file, environment),
+            None => Self::parse_in(Path::new(""), "built in", BUILT_IN, environment),
+        };
+        config?.with_environment(environment)
+    }
+
+    fn read_file(path: &Path, environment: &Environment) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|error| ConfigError::plain(format!("{name}: {error}")))?;
         let text = String::from_utf8(bytes).map_err(|_| ConfigError::plain(format!("{name}: is not UTF-8 text")))?;
-        let mut config = Self::parse_in(path.parent().unwrap_or(Path::new("")), &name, &text)?;
+        let mut config = Self::parse_in(path.parent().unwrap_or(Path::new("")), &name, &text, environment)?;
         config.files.push(path.to_owned());
         Ok(config)
     }
 
     /// `name` is what errors call the file. Files that it names are looked for in the working directory.
     pub fn parse(name: &str, text: &str) -> Result<Self, ConfigError> {
-        Self::parse_in(Path::new(""), name, text)
+        Self::parse_in(Path::new(""), name, text, &Environment::default())
     }
 
-    fn parse_in(folder: &Path, name: &str, text: &str) -> Result<Self, ConfigError> {
-        let root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
+    fn parse_in(folder: &Path, name: &str, text: &str, environment: &Environment) -> Result<Self, ConfigError> {
+        let mut root = tree::parse(name, text).map_err(|problem| ConfigError::in_file(name, text, vec![problem]))?;
+        let variables = variables::put(&mut root, environment);
         let mut reader = Reader::default();
         let mut config = read_root(&mut reader, &root).unwrap_or_default();
         let tls = config.tls.iter_mut().chain(&mut config.grpc_tls).flat_map(TlsConfig::files);
@@ -221,11 +232,18 @@ impl Config {
             config.files.extend(outbound.place_in(folder));
             elsewhere.extend(outbound.read_policies().err());
         }
-        if !reader.problems.is_empty() {
-            let here = ConfigError::in_file(name, text, reader.problems);
-            return Err(ConfigError::all([here].into_iter().chain(elsewhere)));
+        let (said, written): (Vec<_>, Vec<_>) =
+            reader.problems.into_iter().partition(|problem| problem.at.line == variables::NO_LINE);
+        let mut errors: Vec<ConfigError> = Vec::new();
+        if !written.is_empty() {
+            errors.push(ConfigError::in_file(name, text, written));
         }
-        if elsewhere.is_empty() { Ok(config) } else { Err(ConfigError::all(elsewhere)) }
+        errors.extend(said.into_iter().map(|Problem { at, message }| {
+            let variable = variables.get(at.column as usize).map_or("", String::as_str);
+            ConfigError::plain(format!("{variable}: {message}"))
+        }));
+        errors.extend(elsewhere);
+        if errors.is_empty() { Ok(config) } else { Err(ConfigError::all(errors)) }
     }
 
     /// Every Redis that is named, each once.
@@ -251,24 +269,9 @@ impl Config {
         self.store.url.as_ref() == Some(url) || own.into_iter().flatten().any(|store| store.url == *url)
     }
 
-    /// Lets variables override the file.
+    /// What stands in no file: secrets. The store, too, for whoever has not read the file with its variable.
     pub fn with_environment(mut self, environment: &Environment) -> Result<Self, ConfigError> {
         let refuse = |name: &str, reason: String| ConfigError::plain(format!("{name}: {reason}"));
-        let at = |name: &str, text: &str| address(text).map_err(|reason| refuse(name, reason));
-        if let Some(text) = environment.get(env::LISTEN) {
-            self.listen = at(env::LISTEN, text)?;
-        }
-        if let Some(text) = environment.get(env::API) {
-            self.api = at(env::API, text)?;
-        }
-        if let Some(text) = environment.get(env::GRPC) {
-            self.grpc = if text == "off" { None } else { Some(at(env::GRPC, text)?) };
-        }
-        if let Some(text) = environment.get(env::INSTANCES) {
-            let count = text.parse().ok().filter(|count| *count > 0);
-            self.instances =
-                count.ok_or_else(|| refuse(env::INSTANCES, format!("must be 1 or more; it is `{text}`")))?;
-        }
         if let Some(text) = environment.get(env::REDIS_URL) {
             self.store.url = Some(StoreUrl::parse(text).map_err(|reason| refuse(env::REDIS_URL, reason))?);
         }
@@ -328,10 +331,10 @@ fn read_root(reader: &mut Reader, root: &Node) -> Option<Config> {
         config.connections = connections::read(reader, node);
     }
     if let Some(node) = fields.take("store") {
-        read_store(reader, node, &mut config.store);
+        store::read(reader, node, &mut config.store);
     }
     if let Some(node) = fields.take("memory") {
-        read_memory(reader, node, &mut config.memory);
+        store::read_memory(reader, node, &mut config.memory);
     }
     if let Some(instances) = fields.take("instances").and_then(|node| reader.whole(node, "instances", 1, 100_000)) {
         config.instances = u32::try_from(instances).unwrap_or(u32::MAX);
@@ -441,51 +444,6 @@ fn read_address(reader: &mut Reader, node: &Node, what: &str) -> Option<SocketAd
 /// YAML 1.1 reads a bare `off` as false; either way it closes the listener.
 fn is_off(node: &Node) -> bool {
     matches!(&node.value, Value::Bool(false)) || matches!(&node.value, Value::Text(text) if text == "off")
-}
-
-fn read_store(reader: &mut Reader, node: &Node, store: &mut StoreConfig) {
-    let Some(fields) = reader.fields(node, "store", &keys::STORE) else { return };
-    match fields.peek("url") {
-        Some(node) => {
-            let parsed = reader.text(node, "url").map(StoreUrl::parse);
-            match parsed {
-                Some(Ok(url)) => store.url = Some(url),
-                Some(Err(reason)) => reader.complain(node.at, format!("`url` {reason}")),
-                None => {}
-            }
-        }
-        None => reader.complain(fields.at, "`url` is missing; without a `store` everything is kept in memory"),
-    }
-    if let Some(node) = fields.peek("on_failure")
-        && let Some(on_failure) = reader.choice(node, "on_failure", &policy::ON_FAILURE)
-    {
-        store.on_failure = on_failure;
-    }
-    if let Some(node) = fields.peek("timeout")
-        && let Some(timeout) = reader.duration(node, "timeout")
-    {
-        if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(60) {
-            reader.complain(node.at, "`timeout` must be 1ms to 60s");
-        }
-        store.timeout = timeout;
-    }
-}
-
-fn read_memory(reader: &mut Reader, node: &Node, memory: &mut Capacity) {
-    let Some(fields) = reader.fields(node, "memory", &keys::MEMORY) else { return };
-    if let Some(node) = fields.peek("subjects")
-        && let Some(subjects) = reader.whole(node, "subjects", 1, 1_000_000_000)
-    {
-        memory.subjects = usize::try_from(subjects).unwrap_or(usize::MAX);
-    }
-    if let Some(node) = fields.peek("bytes")
-        && let Some(bytes) = reader.size(node, "bytes")
-    {
-        if bytes < 1 << 20 {
-            reader.complain(node.at, "`bytes` must be at least 1MiB");
-        }
-        memory.bytes = bytes;
-    }
 }
 
 fn read_usage_policy(reader: &mut Reader, node: &Node, policies: &[PolicyConfig], named: &[&str]) -> Option<String> {
