@@ -19,7 +19,7 @@ use self::load::{Load, get, get_for, post};
 use self::process::{Server, flask, nginx, redis, redis_cli, sekisho, throttlecrab, trivial};
 use crate::measure::{median, ratio, row};
 
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 15;
 const SUBJECTS: usize = 20_000;
 const MANY: &str = "20,000 clients";
 /// A limit that is never reached.
