@@ -406,6 +406,18 @@ fn the_document_is_printed_as_it_is_served() {
 }
 
 #[test]
+fn variables_override_the_file_and_flags_override_both() {
+    let refused =
+        sekisho(&["serve"]).env("SEKISHO_STORE_TIMEOUT", "soon").env("REDIS_URL", "redis://h").output().unwrap();
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && error.contains("SEKISHO_STORE_TIMEOUT: `timeout` must be"), "{error}");
+    // A flag says another address than the variable, which nobody could listen at.
+    let serving = Serving::start(&[], &[("SEKISHO_LISTEN", "192.0.2.1:1"), ("SEKISHO_HEADERS", "legacy")]);
+    let answer = ureq::get(format!("{}/api/test", serving.gateway)).call().unwrap();
+    assert!(answer.headers().contains_key("x-ratelimit-limit") && !answer.headers().contains_key("ratelimit"));
+}
+
+#[test]
 fn help_names_the_exit_codes_and_completions_are_there() {
     let (code, out, _) = run(&["--help"]);
     assert!(code == 0 && out.contains("Exit codes"), "{out}");

@@ -20,6 +20,12 @@ fn variables_override_the_file() {
     assert_eq!((config.listen.port(), config.api.port(), config.grpc, config.instances), (1, 2, None, 4));
     assert_eq!(config.store.url.unwrap().to_string(), "redis://h");
     assert!(config.api_token.is_some());
+    // Of both names the one that other programs share counts.
+    let url = |variables: &[(&str, &str); 2]| {
+        Config::load(None, &Environment::from(*variables)).unwrap().store.url.map(|url| url.to_string())
+    };
+    assert_eq!(url(&[("SEKISHO_STORE_URL", "redis://own"), ("REDIS_URL", "")]).as_deref(), Some("redis://own"));
+    assert_eq!(url(&[("SEKISHO_STORE_URL", "redis://own"), ("REDIS_URL", "redis://h")]).as_deref(), Some("redis://h"));
     let empty = Config::load(None, &Environment::from([("REDIS_URL", "")])).unwrap();
     assert!(empty.store.url.is_none());
 }
@@ -57,6 +63,8 @@ fn what_is_wrong_with_a_variable_is_said_of_it() {
         ("SEKISHO_LISTEN", "x"),
         ("SEKISHO_LISTEN", "127.0.0.1:8001"),
         ("REDIS_URL", "http://secret"),
+        ("SEKISHO_STORE_URL", "http://secret"),
+        ("SEKISHO_SESSIONS_STORE_URL", "http://u:secret@h"),
         ("SEKISHO_INSTANCES", "0"),
         ("SEKISHO_INSTANCES", "many"),
         ("SEKISHO_HEADERS", "drift"),

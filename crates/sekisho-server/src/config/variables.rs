@@ -39,6 +39,8 @@ pub(super) fn put(root: &mut Node, environment: &Environment) -> Vec<String> {
 fn all() -> Vec<Variable> {
     let mut found = Vec::new();
     collect(&ROOT, &[], &mut found);
+    // So it is called everywhere; and it comes last, so that it counts.
+    found.push(Variable { name: REDIS_URL.to_owned(), path: vec!["store", "url"], kind: Kind::Text });
     found
 }
 
@@ -48,16 +50,11 @@ fn collect(section: &Section, above: &[&'static str], found: &mut Vec<Variable>)
         match key.kind {
             Kind::One(inner) => collect(inner, &path, found),
             Kind::List(_) | Kind::Named(_) | Kind::Amounts | Kind::Pointers | Kind::Json => {}
-            kind => found.push(Variable { name: name(&path), path, kind }),
+            kind => {
+                let name = format!("{PREFIX}{}", path.join("_").to_uppercase());
+                found.push(Variable { name, path, kind });
+            }
         }
-    }
-}
-
-fn name(path: &[&str]) -> String {
-    match path {
-        // So it is called everywhere.
-        ["store", "url"] => REDIS_URL.to_owned(),
-        path => format!("{PREFIX}{}", path.join("_").to_uppercase()),
     }
 }
 
@@ -94,6 +91,7 @@ fn value(kind: Kind, text: &str, at: At) -> Value {
 mod tests {
     use std::collections::BTreeSet;
 
+    use super::super::Config;
     use super::*;
 
     #[test]
@@ -106,5 +104,19 @@ mod tests {
         // Kubernetes sets such ones for services of a name like `sekisho-store`.
         assert!(!names.iter().any(|name| name.contains("_PORT") || name.contains("_SERVICE_")), "{names:?}");
         assert!(!names.iter().any(|name| Environment::OWN.contains(&name.as_str())), "{names:?}");
+    }
+    #[test]
+    fn every_variable_is_read_at_its_place() {
+        let takes_anything = |kind: Kind| matches!(kind, Kind::Text | Kind::Texts | Kind::TextOrTexts);
+        let strict: Vec<Variable> = all().into_iter().filter(|variable| !takes_anything(variable.kind)).collect();
+        assert!(strict.len() > 30, "{}", strict.len());
+        let silent = strict.iter().filter(|Variable { name, path, .. }| {
+            // Without it the rest of its section is not looked at.
+            let beside = ("SEKISHO_AUTH_POLICY", "demo");
+            let error = Config::load(None, &Environment::from([(name.as_str(), "x, y"), beside])).err();
+            let begins = format!("{name}: `{}`", path[path.len() - 1]);
+            !error.is_some_and(|error| error.to_string().lines().any(|line| line.starts_with(&begins)))
+        });
+        assert_eq!(silent.map(|variable| &variable.name).collect::<Vec<_>>(), Vec::<&String>::new());
     }
 }
